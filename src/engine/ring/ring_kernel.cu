@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Device side of the lingering copy kernel: how a warp of the GPU takes the
+// steps of ring_protocol.h. Built into a fat binary that the library carries
+// and that ring_engine loads through the driver API; uses no CUDA runtime.
+//
+// Words that the host or another warp writes are read by volatile loads: they
+// go to the memory and stay in the order in which they are issued.
+#include "engine/ring/ring_atomic.h"
+#include "engine/ring/ring_copy.h"
+#include "engine/ring/ring_protocol.h"
+
+namespace nvl {
+
+namespace {
+
+// All members are called by the whole warp and return the same to each lane.
+template<int alone_depth, int worker_depth> class gpu_warp {
+public:
+    __device__ explicit gpu_warp(const ring_launch &launch)
+        : shared_(reinterpret_cast<ring_shared *>(launch.shared)),
+          state_(reinterpret_cast<ring_state *>(launch.state)),
+          lane_(threadIdx.x % 32)
+    {
+    }
+
+    __device__ __forceinline__ uint64_t now_ns() const
+    {
+        uint64_t t;
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+        return from(t, 0);
+    }
+
+    __device__ __forceinline__ ring_view look(uint32_t number) const
+    {
+        uint64_t at = (lane_ < 2) ? slot_half(number) : address(&shared_->orders);
+        uint4    v  = make_uint4(0, 0, 0, 0);
+        if (lane_ < 3) {
+            v = load_line(at);
+        }
+        ring_view view;
+        view.slot                 = slot_of(v);
+        view.orders.tail          = from(v.x, 2);
+        view.orders.leave_now     = from(v.y, 2);
+        view.orders.leave_drained = from(v.z, 2);
+        return view;
+    }
+
+    __device__ __forceinline__ void copy_alone(const ring_descriptor &slot) const
+    {
+        copy_slot<alone_depth>(slot);
+    }
+
+    __device__ __forceinline__ void copy(const ring_descriptor &slot) const
+    {
+        copy_slot<worker_depth>(slot);
+    }
+
+    // The warp meets, then one lane releases for all: the host that reads the
+    // number finds every byte at its place.
+    __device__ __forceinline__ void finish(uint32_t number) const
+    {
+        __syncwarp();
+        if (lane_ == 0) {
+            asm volatile("st.release.sys.global.u32 [%0], %1;"
+                         :
+                         : "l"(&shared_->done[number % ring_slots]), "r"(number)
+                         : "memory");
+        }
+    }
+
+    __device__ __forceinline__ void mark_skip(uint32_t generation, uint32_t number) const
+    {
+        store_state(&state_->skip[number % ring_slots], ring_word(generation, number));
+    }
+
+    __device__ __forceinline__ void fence_device() const
+    {
+        __threadfence();
+    }
+
+    __device__ __forceinline__ void publish_tail(uint32_t generation, uint32_t tail) const
+    {
+        store_state(&state_->published.tail, ring_word(generation, tail));
+    }
+
+    __device__ __forceinline__ void publish_leave(uint32_t generation, uint32_t next) const
+    {
+        if (lane_ == 0) {
+            state_->left_at[generation % 2] = next;
+        }
+        store_state(&state_->published.leave_at, ring_word(generation, next));
+    }
+
+    __device__ __forceinline__ uint32_t left_at(uint32_t generation) const
+    {
+        return state_->left_at[generation % 2];
+    }
+
+    __device__ __forceinline__ ring_published published() const
+    {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (lane_ == 0) {
+            v = load_line(address(&state_->published));
+        }
+        ring_published seen;
+        seen.tail             = from(v.x, 0);
+        seen.tail_generation  = from(v.y, 0);
+        seen.leave_at         = from(v.z, 0);
+        seen.leave_generation = from(v.w, 0);
+        return seen;
+    }
+
+    // Lanes 0 and 1 read the descriptor, all of them the marks of this
+    // worker's next 32 numbers. A slot marked for a later number was freed by
+    // the host, so what it held before is done too.
+    __device__ __forceinline__ ring_fetch fetch(uint32_t generation, uint32_t want,
+                                                uint32_t workers) const
+    {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (lane_ < 2) {
+            v = load_line(slot_half(want));
+        }
+        uint32_t mine = want + lane_ * workers;
+        uint64_t mark = *static_cast<const volatile uint64_t *>(&state_->skip[mine % ring_slots]);
+        bool     skip = (static_cast<uint32_t>(mark >> 32) == generation) &&
+                    ring_reached(static_cast<uint32_t>(mark), mine);
+        uint32_t busy = ~__ballot_sync(all_lanes, skip);
+
+        ring_fetch fetch;
+        fetch.slot    = slot_of(v);
+        fetch.skipped = (busy == 0) ? 32 : __ffs(busy) - 1;
+        return fetch;
+    }
+
+    __device__ __forceinline__ void arrive() const
+    {
+        if (lane_ == 0) {
+            atomicAdd(&state_->arrived, 1u);
+        }
+    }
+
+    __device__ __forceinline__ uint32_t arrived() const
+    {
+        uint32_t v = 0;
+        if (lane_ == 0) {
+            v = *static_cast<const volatile uint32_t *>(&state_->arrived);
+        }
+        return from(v, 0);
+    }
+
+    __device__ __forceinline__ void say_hello(uint32_t generation) const
+    {
+        if (lane_ == 0) {
+            *static_cast<volatile uint32_t *>(&shared_->hello) = generation;
+        }
+    }
+
+    __device__ __forceinline__ void fence_system() const
+    {
+        __threadfence_system();
+    }
+
+    __device__ __forceinline__ bool is_cancelled(uint32_t generation) const
+    {
+        uint32_t v = 0;
+        if (lane_ == 0) {
+            v = *static_cast<const volatile uint32_t *>(&shared_->orders.cancel);
+        }
+        return from(v, 0) == generation;
+    }
+
+    __device__ __forceinline__ void say_left(uint32_t generation, uint32_t next) const
+    {
+        if (lane_ == 0) {
+            asm volatile("st.release.sys.global.u64 [%0], %1;"
+                         :
+                         : "l"(&shared_->left), "l"(ring_word(generation, next))
+                         : "memory");
+        }
+    }
+
+private:
+    template<typename word> __device__ __forceinline__ static word from(word v, uint32_t lane)
+    {
+        return __shfl_sync(all_lanes, v, lane);
+    }
+
+    __device__ __forceinline__ static uint64_t address(const void *p)
+    {
+        return reinterpret_cast<uint64_t>(p);
+    }
+
+    __device__ __forceinline__ uint64_t slot_half(uint32_t number) const
+    {
+        return address(&shared_->slots[number % ring_slots]) + 16 * lane_;
+    }
+
+    // From the halves that lanes 0 and 1 hold.
+    __device__ __forceinline__ static ring_descriptor slot_of(uint4 v)
+    {
+        ring_descriptor slot;
+        slot.dst            = ring_word(from(v.y, 0), from(v.x, 0));
+        slot.size_bytes     = from(v.z, 0);
+        slot.sequence       = from(v.w, 0);
+        slot.src            = ring_word(from(v.y, 1), from(v.x, 1));
+        slot.sequence_again = from(v.z, 1);
+        slot.flags          = from(v.w, 1);
+        return slot;
+    }
+
+    template<int depth> __device__ __forceinline__ void copy_slot(const ring_descriptor &slot) const
+    {
+        uint32_t kind = slot.flags & ring_kind_mask;
+        if (kind == ring_kind_atomic) {
+            if (lane_ == 0) {
+                do_atomic(slot, reinterpret_cast<ring_atomic_words *>(
+                                    shared_->inline_data[slot.sequence % ring_slots]));
+            }
+        } else if (kind == ring_kind_copy) {
+            copy_any<depth>(slot.dst, slot.src, slot.size_bytes, lane_);
+        } else if (kind == ring_kind_immediate) {
+            store_immediate(slot.dst, slot.src, slot.size_bytes, lane_);
+        }
+    }
+
+    // `at` is the first of two words that are written by one store.
+    __device__ __forceinline__ void store_state(void *at, uint64_t value) const
+    {
+        if (lane_ == 0) {
+            *static_cast<volatile uint64_t *>(at) = value;
+        }
+    }
+
+    ring_shared *shared_;
+    ring_state  *state_;
+    uint32_t     lane_;
+};
+
+// Consecutive numbers go to different SMs.
+template<int alone_depth, int worker_depth>
+__device__ __forceinline__ void run(const ring_launch &launch)
+{
+    gpu_warp<alone_depth, worker_depth> self(launch);
+    ring_run(self, launch, blockIdx.x + gridDim.x * (threadIdx.x / 32),
+             gridDim.x * (blockDim.x / 32));
+}
+
+} // namespace
+
+} // namespace nvl
+
+// For the small launch: few threads, each with as many registers as 16 loads in
+// flight want.
+extern "C" __global__ void __launch_bounds__(256) nvl_ring_kernel(nvl::ring_launch launch)
+{
+    nvl::run<16, 8>(launch);
+}
+
+// For the large launch: fewer registers a thread, so that an SM keeps some for
+// the application; a lone copy above 4 KiB takes a second round trip.
+extern "C" __global__ void __launch_bounds__(512, 1) nvl_ring_kernel_lean(nvl::ring_launch launch)
+{
+    nvl::run<8, 8>(launch);
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Opens and closes what peers share.
+#include "mem/mapping.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "base/log.h"
+
+namespace nvl {
+
+namespace {
+
+void add_reason(std::string *why, const cuda_api &cuda, const char *call, CUresult code)
+{
+    *why += (why->empty() ? "" : "; ") + std::string(call) + ": " + cuda.error_text(code) +
+            peer_refusal_hint(code);
+}
+
+void warn_failed(const cuda_api &cuda, CUresult code, const char *call) noexcept
+{
+    if (code != CUDA_SUCCESS) {
+        (void)cuda_failed(cuda, code, call, static_cast<int>(log_level::warn));
+    }
+}
+
+CUmemAccessDesc full_access(CUdevice device) noexcept
+{
+    CUmemAccessDesc access{};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id   = device;
+    access.flags         = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return access;
+}
+
+// By descriptor, else by fabric handle; `import_as` calls the driver.
+template<typename F>
+bool import_shared(const cuda_api &cuda, const fetched_record &from, const shared_chunk &what,
+                   const char *call, std::string *why, F &&import_as)
+{
+    if ((what.fd >= 0) && (static_cast<size_t>(what.fd) < from.fds.size())) {
+        auto     fd = static_cast<intptr_t>(from.fds[static_cast<size_t>(what.fd)].get());
+        CUresult code =
+            import_as(reinterpret_cast<void *>(fd), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        if (code == CUDA_SUCCESS) {
+            return true;
+        }
+        add_reason(why, cuda, (std::string(call) + " by descriptor").c_str(), code);
+    }
+    if (what.has_fabric) {
+        shared_handle copy = what.fabric;
+        CUresult      code = import_as(copy.data(), CU_MEM_HANDLE_TYPE_FABRIC);
+        if (code == CUDA_SUCCESS) {
+            return true;
+        }
+        add_reason(why, cuda, (std::string(call) + " by fabric handle").c_str(), code);
+    }
+    return false;
+}
+
+} // namespace
+
+// ---- legacy handles ------------------------------------------------------------
+
+namespace {
+
+// Those that live. Never destroyed: one may be closed while the process ends.
+struct legacy_mappings {
+    std::shared_mutex             opens;
+    std::mutex                    mutex; // of `all`
+    std::vector<legacy_mapping *> all;
+};
+
+legacy_mappings &legacy_mappings_get()
+{
+    static auto *const only = new legacy_mappings;
+    return *only;
+}
+
+} // namespace
+
+std::shared_mutex &legacy_mapping::opens() noexcept
+{
+    return legacy_mappings_get().opens;
+}
+
+legacy_mapping::legacy_mapping(const cuda_api &cuda, CUcontext context, CUdeviceptr mapped)
+    : mapping(cuda, context, mapped)
+{
+    legacy_mappings            &live = legacy_mappings_get();
+    std::lock_guard<std::mutex> guard(live.mutex);
+    live.all.push_back(this);
+}
+
+legacy_mapping::~legacy_mapping()
+{
+    legacy_mappings                    &live = legacy_mappings_get();
+    std::shared_lock<std::shared_mutex> shared(live.opens);
+    {
+        std::lock_guard<std::mutex> guard(live.mutex);
+        live.all.erase(std::find(live.all.begin(), live.all.end(), this));
+    }
+    if (is_closed_ || process_is_exiting()) {
+        return;
+    }
+    context_guard   guard(cuda_, context_);
+    relaxed_capture relaxed(cuda_);
+    if (guard.ok()) { // else the context took the mapping along
+        warn_failed(cuda_, cuda_.cuIpcCloseMemHandle(mapped_), "cuIpcCloseMemHandle");
+    }
+}
+
+unsigned legacy_mapping::forsake(CUcontext context, CUdeviceptr mapped) noexcept
+{
+    legacy_mappings            &live = legacy_mappings_get();
+    std::lock_guard<std::mutex> guard(live.mutex);
+    unsigned                    count = 0;
+    for (legacy_mapping *each : live.all) {
+        if ((each->context_ == context) && (each->mapped_ == mapped) && !each->is_closed_) {
+            each->is_closed_ = true;
+            ++count;
+        }
+    }
+    return count;
+}
+
+// ---- VMM -----------------------------------------------------------------------
+
+bool vmm_mapping::map(CUdevice device, const fetched_record &from, std::string *why)
+{
+    chunks_.reserve(from.record.chunks.size());
+    uint64_t at = mapped_;
+    for (const shared_chunk &chunk : from.record.chunks) {
+        CUmemGenericAllocationHandle handle = 0;
+        if (!import_shared(cuda_, from, chunk, "cuMemImportFromShareableHandle", why,
+                           [&](void *shared, CUmemAllocationHandleType type) {
+                               return cuda_.cuMemImportFromShareableHandle(&handle, shared, type);
+                           })) {
+            return false;
+        }
+        CUresult code = cuda_.cuMemMap(at, chunk.size_bytes, 0, handle, 0);
+        (void)cuda_.cuMemRelease(handle); // the mapping keeps what is behind it
+        if (code != CUDA_SUCCESS) {
+            add_reason(why, cuda_, "cuMemMap", code);
+            return false;
+        }
+        chunks_.push_back(chunk.size_bytes);
+        at += chunk.size_bytes;
+    }
+    CUmemAccessDesc access = full_access(device);
+    CUresult        code   = cuda_.cuMemSetAccess(mapped_, size_bytes_, &access, 1);
+    if (code != CUDA_SUCCESS) {
+        add_reason(why, cuda_, "cuMemSetAccess", code);
+    }
+    return code == CUDA_SUCCESS;
+}
+
+std::unique_ptr<mapping> vmm_mapping::open(const cuda_api &cuda, CUcontext context, CUdevice device,
+                                           const fetched_record &from, std::string *why)
+{
+    CUdeviceptr reserved = 0;
+    size_t      size     = from.record.size_bytes;
+    if ((cuda.cuMemImportFromShareableHandle == nullptr) || (cuda.cuMemMap == nullptr) ||
+        (cuda.cuMemAddressReserve == nullptr) || (cuda.cuMemSetAccess == nullptr)) {
+        *why += "the driver has no virtual memory management";
+        return nullptr;
+    }
+    context_guard   guard(cuda, context);
+    relaxed_capture relaxed(cuda);
+    CUresult code = guard.ok() ? cuda.cuMemAddressReserve(&reserved, size, 0, 0, 0) : guard.code();
+    if (code != CUDA_SUCCESS) {
+        add_reason(why, cuda, "cuMemAddressReserve", code);
+        return nullptr;
+    }
+    auto *raw = new (std::nothrow) vmm_mapping(cuda, context, reserved, size);
+    if (raw == nullptr) {
+        (void)cuda.cuMemAddressFree(reserved, size);
+        throw std::bad_alloc();
+    }
+    std::unique_ptr<mapping> made(raw);
+    return raw->map(device, from, why) ? std::move(made) : nullptr;
+}
+
+vmm_mapping::~vmm_mapping()
+{
+    if (process_is_exiting()) {
+        return;
+    }
+    context_guard   guard(cuda_, context_);
+    relaxed_capture relaxed(cuda_);
+    uint64_t        at = mapped_;
+    for (size_t size : chunks_) {
+        warn_failed(cuda_, cuda_.cuMemUnmap(at, size), "cuMemUnmap");
+        at += size;
+    }
+    warn_failed(cuda_, cuda_.cuMemAddressFree(mapped_, size_bytes_), "cuMemAddressFree");
+}
+
+// ---- pools ---------------------------------------------------------------------
+
+std::shared_ptr<imported_pool> imported_pool::open(const cuda_api &cuda, CUcontext context,
+                                                   CUdevice device, const fetched_record &from,
+                                                   std::string *why)
+{
+    CUmemoryPool    pool = nullptr;
+    context_guard   guard(cuda, context);
+    relaxed_capture relaxed(cuda);
+    if ((cuda.cuMemPoolImportFromShareableHandle == nullptr) ||
+        (cuda.cuMemPoolImportPointer == nullptr) || (cuda.cuMemPoolSetAccess == nullptr)) {
+        *why += "the driver has no memory pools";
+        return nullptr;
+    }
+    if (!import_shared(cuda, from, from.record.chunks[0], "cuMemPoolImportFromShareableHandle", why,
+                       [&](void *shared, CUmemAllocationHandleType type) {
+                           return cuda.cuMemPoolImportFromShareableHandle(&pool, shared, type, 0);
+                       })) {
+        return nullptr;
+    }
+    auto            made   = std::make_shared<imported_pool>(cuda, context, pool);
+    CUmemAccessDesc access = full_access(device);
+    CUresult        code   = cuda.cuMemPoolSetAccess(pool, &access, 1);
+    if (code != CUDA_SUCCESS) {
+        add_reason(why, cuda, "cuMemPoolSetAccess", code);
+        return nullptr;
+    }
+    return made;
+}
+
+imported_pool::~imported_pool()
+{
+    if (!process_is_exiting()) {
+        context_guard   guard(cuda_, context_);
+        relaxed_capture relaxed(cuda_);
+        warn_failed(cuda_, cuda_.cuMemPoolDestroy(pool_), "cuMemPoolDestroy");
+    }
+}
+
+std::unique_ptr<mapping> pool_mapping::open(std::shared_ptr<imported_pool> pool,
+                                            const shared_handle &pointer, std::string *why)
+{
+    const cuda_api        &cuda   = pool->cuda_;
+    CUdeviceptr            mapped = 0;
+    CUmemPoolPtrExportData data;
+    std::memcpy(&data, pointer.data(), sizeof(data));
+    context_guard   guard(cuda, pool->context_);
+    relaxed_capture relaxed(cuda);
+    CUresult        code = cuda.cuMemPoolImportPointer(&mapped, pool->pool_, &data);
+    if (code != CUDA_SUCCESS) {
+        add_reason(why, cuda, "cuMemPoolImportPointer", code);
+        return nullptr;
+    }
+    auto *raw = new (std::nothrow) pool_mapping(std::move(pool), mapped);
+    if (raw == nullptr) {
+        (void)cuda.cuMemFree(mapped);
+        throw std::bad_alloc();
+    }
+    return std::unique_ptr<mapping>(raw);
+}
+
+pool_mapping::~pool_mapping()
+{
+    if (!process_is_exiting()) {
+        context_guard   guard(cuda_, context_);
+        relaxed_capture relaxed(cuda_);
+        warn_failed(cuda_, cuda_.cuMemFree(mapped_), "cuMemFree of a peer's pool memory");
+    }
+}
+
+} // namespace nvl

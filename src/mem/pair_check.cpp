@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The pattern, the copies and what is made of them.
+#include "mem/pair_check.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/log.h"
+#include "mem/life_page.h"
+#include "topo/topology.h"
+
+namespace nvl {
+
+namespace {
+
+// The first part of a sample is read only; peers write in one of the others,
+// chosen by chance, since several may check at once.
+constexpr size_t   part_bytes = 4096;
+constexpr unsigned part_count = 64;
+
+// So often a pair's check may fail to be made.
+constexpr unsigned trials_most = 8;
+
+// A copy that does not end is not this check's business.
+constexpr std::chrono::seconds patience{1};
+
+// Nothing that memory has of itself: not all equal, no two words alike.
+void fill(uint8_t *bytes, uint64_t seed) noexcept
+{
+    for (size_t at = 0; at < part_bytes; at += sizeof(uint64_t)) {
+        uint64_t word = (seed + at + 1) * 0x9e3779b97f4a7c15ull;
+        word ^= word >> 29;
+        std::memcpy(bytes + at, &word, sizeof(word));
+    }
+}
+
+stream make_stream(const cuda_api &cuda, CUcontext context) noexcept
+{
+    CUstream made = nullptr;
+    if (cuda.cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, 0) != CUDA_SUCCESS) {
+        made = nullptr;
+    }
+    return {cuda, context, made};
+}
+
+// False if it failed or did not end in time.
+bool copy(const cuda_api &cuda, CUstream in, CUdeviceptr to, CUdeviceptr from) noexcept
+{
+    if (cuda.cuMemcpyAsync(to, from, part_bytes, in) != CUDA_SUCCESS) {
+        return false;
+    }
+    auto     end  = std::chrono::steady_clock::now() + patience;
+    CUresult code = cuda.cuStreamQuery(in);
+    while ((code == CUDA_ERROR_NOT_READY) && (std::chrono::steady_clock::now() < end)) {
+        std::this_thread::yield();
+        code = cuda.cuStreamQuery(in);
+    }
+    return code == CUDA_SUCCESS;
+}
+
+} // namespace
+
+pair_check &pair_check::get(places &where)
+{
+    static pair_check *const only = new pair_check(where);
+    return *only;
+}
+
+bool pair_check::has_pcie_pairs(unsigned gpu) const noexcept
+{
+    const graph &pairs = topology::get(where_.cuda()).pairs();
+    int          self  = pairs.find_cuda(where_.gpus()[gpu].ordinal);
+    for (size_t i = 0; (self >= 0) && (i < pairs.size()); ++i) {
+        if (pairs.path(i, static_cast<size_t>(self)).kind == path_kind::pcie) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool pair_check::needs_check(const place &from, const gpu_uuid &peer) const
+{
+    gpu_identity named;
+    named.uuid = peer;
+    return topology::get(where_.cuda()).judge(where_.gpus()[from.gpu].ordinal, true, named).kind ==
+           path_kind::pcie;
+}
+
+// The caller holds the mutex. Null if there is no memory for it.
+pair_check::sample *pair_check::sample_of(const place &at, const process_identity &self)
+{
+    auto known = samples_.find(at.gpu);
+    if (known != samples_.end()) {
+        return &known->second;
+    }
+    const cuda_api      &cuda    = where_.cuda();
+    CUdeviceptr          address = 0;
+    std::vector<uint8_t> pattern(part_bytes);
+    fill(pattern.data(), 0);
+
+    context_guard   guard(cuda, at.context);
+    relaxed_capture relaxed(cuda);
+    if (!guard.ok() || (cuda.cuMemAlloc(&address, part_count * part_bytes) != CUDA_SUCCESS)) {
+        return nullptr;
+    }
+    sample made;
+    made.memory    = device_block(cuda, at.context, address);
+    stream writing = make_stream(cuda, at.context);
+    if (!writing ||
+        !copy(cuda, writing.get(), address, reinterpret_cast<CUdeviceptr>(pattern.data()))) {
+        return nullptr;
+    }
+    result<std::shared_ptr<exported>> share =
+        exports::get(where_).share(region_query(where_, reinterpret_cast<const void *>(address)),
+                                   at, address, part_count * part_bytes, self);
+    if (share.ok()) {
+        made.share = std::move(share.value());
+    }
+    return &samples_.emplace(at.gpu, std::move(made)).first->second;
+}
+
+void pair_check::offer(const place &at, const process_identity &self) noexcept
+try {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if ((samples_.count(at.gpu) != 0) || !has_pcie_pairs(at.gpu)) {
+        return;
+    }
+    result<const place *> primary = where_.primary(where_.gpus()[at.gpu].device);
+    sample               *made    = primary.ok() ? sample_of(*primary.value(), self) : nullptr;
+    if ((made != nullptr) && made->share) {
+        uint8_t packed[key_packed_size_most] = {};
+        key_pack(made->share->key(), packed);
+        life_page::own(self.token).set_sample(at.gpu, packed);
+    }
+} catch (const std::exception &) {
+    NVL_DEBUG("no memory for peers to check their pairs with");
+}
+
+// The caller holds the mutex. Reads the pattern, writes another one, reads it back.
+pair_check::verdict pair_check::copies(const place &from, CUdeviceptr far, std::string *what)
+{
+    const cuda_api      &cuda = where_.cuda();
+    std::vector<uint8_t> wanted(part_bytes), got(part_bytes);
+    auto                 here = [](uint8_t *at) { return reinterpret_cast<CUdeviceptr>(at); };
+    context_guard        guard(cuda, from.context);
+    relaxed_capture      relaxed(cuda);
+    stream               in   = guard.ok() ? make_stream(cuda, from.context) : stream();
+    device_block        &near = near_[from.id];
+    CUdeviceptr          made = 0;
+    if (in && !near && (cuda.cuMemAlloc(&made, part_bytes) == CUDA_SUCCESS)) {
+        near = device_block(cuda, from.context, made);
+    }
+    if (!in || !near) {
+        return verdict::open;
+    }
+
+    fill(wanted.data(), 0);
+    std::memset(got.data(), 0, got.size());
+    if (!copy(cuda, in.get(), near.get(), here(got.data())) ||
+        !copy(cuda, in.get(), near.get(), far) ||
+        !copy(cuda, in.get(), here(got.data()), near.get())) {
+        return verdict::open;
+    }
+    if (got != wanted) {
+        *what = "reads";
+        return verdict::wrong;
+    }
+
+    // Somebody else may have written there meanwhile; not twice in two places.
+    for (int trial = 0; trial < 3; ++trial) {
+        uint64_t seed =
+            reinterpret_cast<uintptr_t>(this) ^
+            static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+        CUdeviceptr at = far + (1 + (seed / 64 + turn_++) % (part_count - 1)) * part_bytes;
+        fill(wanted.data(), seed | 1);
+        std::memset(got.data(), 0, got.size());
+        if (!copy(cuda, in.get(), near.get(), here(wanted.data())) ||
+            !copy(cuda, in.get(), at, near.get()) ||
+            !copy(cuda, in.get(), near.get(), here(got.data())) ||
+            !copy(cuda, in.get(), near.get(), at) ||
+            !copy(cuda, in.get(), here(got.data()), near.get())) {
+            return verdict::open;
+        }
+        if (got == wanted) {
+            return verdict::sound;
+        }
+    }
+    *what = "writes";
+    return verdict::wrong;
+}
+
+template<typename F>
+bool pair_check::judge(const place &from, const gpu_uuid &peer, F &&find) noexcept
+try {
+    const gpu                  &mine = where_.gpus()[from.gpu];
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto                        known = known_.find({mine.ordinal, peer});
+    if (known == known_.end()) {
+        verdict     found = verdict::sound;
+        std::string what;
+        if ((peer != mine.uuid) && needs_check(from, peer)) {
+            CUdeviceptr far = find();
+            found           = (far != 0) ? copies(from, far, &what) : verdict::open;
+            NVL_DEBUG("GPU %d and GPU-%02x%02x%02x%02x over PCIe: %s", mine.ordinal, peer[0],
+                      peer[1], peer[2], peer[3],
+                      (found == verdict::open) ? "not checked" : "checked");
+        }
+        if (found == verdict::wrong) {
+            NVL_WARN("GPU %d %s wrong bytes at GPU-%02x%02x%02x%02x over PCIe although the driver "
+                     "reports success, so the pair's bytes take another path: look for an IOMMU "
+                     "that is on (intel_iommu, amd_iommu) and ACS on PCIe switches",
+                     mine.ordinal, what.c_str(), peer[0], peer[1], peer[2], peer[3]);
+        }
+        // Another owner's sample may open; not for ever, since a trial takes time.
+        if ((found == verdict::open) && (++open_trials_[{mine.ordinal, peer}] < trials_most)) {
+            return true;
+        }
+        known = known_.emplace(std::make_pair(mine.ordinal, peer), found).first;
+    }
+    return known->second != verdict::wrong;
+} catch (const std::exception &) {
+    return true; // no memory: the next one asks again
+}
+
+bool pair_check::is_sound(const place &from, const gpu_uuid &peer, map_cache &cache,
+                          const mapping &opened) noexcept
+{
+    mapping *used   = nullptr;
+    bool     answer = judge(from, peer, [&]() -> CUdeviceptr {
+        uint8_t packed[key_packed_size_most];
+        for (unsigned gpu = 0; cache.link_of(opened).sample(gpu, packed); ++gpu) {
+            key_fields fields;
+            if ((packed[0] == 0) || (key_parse(packed, &fields) != UCS_OK) ||
+                (fields.uuid != peer) || (fields.size_bytes < part_count * part_bytes)) {
+                continue;
+            }
+            result<const place *> opener = where_.primary(where_.gpus()[from.gpu].device);
+            result<mapping *>     taken  = opener.ok()
+                                                   ? cache.acquire(import_key(fields, opener.value()->id))
+                                                   : result<mapping *>(opener.status());
+            used                         = taken.ok() ? taken.value() : nullptr;
+            break;
+        }
+        return (used != nullptr) ? used->mapped() : 0;
+    });
+    if (used != nullptr) {
+        cache.release(used);
+    }
+    return answer;
+}
+
+bool pair_check::is_sound(const place &from, const place &to, const process_identity &self) noexcept
+{
+    return judge(from, where_.gpus()[to.gpu].uuid, [&]() -> CUdeviceptr {
+        if (where_.enable_peer(from, to) != UCS_OK) {
+            return 0;
+        }
+        sample *there = sample_of(to, self);
+        return (there != nullptr) ? there->memory.get() : 0;
+    });
+}
+
+void pair_check::close() noexcept
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (auto &[gpu, one] : samples_) {
+        if (one.share) {
+            life_page::own(one.share->key().owner.token).set_sample(gpu, nullptr);
+            one.share.reset(); // peers close before the memory goes
+        }
+    }
+    samples_.clear();
+    near_.clear();
+}
+
+} // namespace nvl

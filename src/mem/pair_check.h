@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Whether the bytes arrive. Over PCIe an active IOMMU, a switch or a driver can
+// let every copy between two GPUs succeed and write something else, or nothing.
+// So before the first use of such a pair a pattern is read from memory of the
+// peer that is there for this, another is written, and both are compared. NVLink
+// pairs are not looked at. Called by export (the owner's side) and remote_key
+// (the copying side); calls exports, map_cache and the driver.
+#ifndef NVLINK_MEM_PAIR_CHECK_H
+#define NVLINK_MEM_PAIR_CHECK_H
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "mem/exports.h"
+#include "mem/map_cache.h"
+
+namespace nvl {
+
+class pair_check {
+public:
+    // The process's, never destroyed.
+    static pair_check &get(places &where);
+
+    // Lets peers check the pairs of this GPU, if it has pairs over PCIe: memory with
+    // the pattern is made and its key put into the life page. Once for a GPU; what
+    // fails is left out, and peers go unchecked. Any thread.
+    void offer(const place &at, const process_identity &self) noexcept;
+
+    // False: a check found wrong bytes between the place and the GPU of `opened`,
+    // which is memory of another process. Checked once for a pair of GPUs and
+    // remembered. Any thread; calls the driver.
+    bool is_sound(const place &from, const gpu_uuid &peer, map_cache &cache,
+                  const mapping &opened) noexcept;
+
+    // The same for memory of this process that is in `to`.
+    bool is_sound(const place &from, const place &to, const process_identity &self) noexcept;
+
+    // Frees what is offered, and forgets nothing of what was found.
+    void close() noexcept;
+
+private:
+    struct sample {
+        device_block              memory;
+        std::shared_ptr<exported> share; // null: for this process alone
+    };
+
+    enum class verdict { sound, wrong, open };
+
+    explicit pair_check(places &where) noexcept : where_(where)
+    {
+    }
+
+    bool                      has_pcie_pairs(unsigned gpu) const noexcept;
+    bool                      needs_check(const place &from, const gpu_uuid &peer) const;
+    sample                   *sample_of(const place &at, const process_identity &self);
+    verdict                   copies(const place &from, CUdeviceptr far, std::string *what);
+    template<typename F> bool judge(const place &from, const gpu_uuid &peer, F &&find) noexcept;
+
+    places                                      &where_;
+    std::mutex                                   mutex_;   // of all that follows, and of the checks
+    std::map<unsigned, sample>                   samples_; // by GPU
+    std::map<std::pair<int, gpu_uuid>, unsigned> open_trials_;
+    std::map<std::pair<int, gpu_uuid>, verdict>  known_; // by CUDA ordinal and the peer's GPU
+    std::map<unsigned, device_block>             near_;  // where this side's bytes are, by place
+    unsigned                                     turn_ = 0;
+};
+
+} // namespace nvl
+
+#endif

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Finds the process's GPUs and keeps the table of places.
+#include "mem/place.h"
+
+#include <cstring>
+#include <new>
+
+#include "base/log.h"
+#include "topo/topology.h"
+
+namespace nvl {
+
+namespace {
+
+// What is known of a pair of places: nothing, or one of these.
+constexpr uint8_t peer_enabled    = 1;
+constexpr uint8_t peer_impossible = 2;
+constexpr uint8_t peer_refused    = 3; // and told; it is tried again
+
+std::mutex            open_mutex_g;
+std::atomic<places *> places_g{nullptr};
+
+} // namespace
+
+const char *peer_refusal_hint(CUresult code) noexcept
+{
+    switch (code) {
+    case CUDA_ERROR_TOO_MANY_PEERS:
+        return " (this GPU's limit of peers, which all processes share, is reached: have each "
+               "process use fewer GPUs)";
+    case CUDA_ERROR_INVALID_DEVICE:
+        return " (the peer's GPU is hidden from this process: GPU binding, container)";
+    default:
+        return "";
+    }
+}
+
+places::places(const cuda_api &cuda) noexcept : cuda_(cuda)
+{
+}
+
+places *places::get(std::string *why)
+{
+    places *self = places_g.load(std::memory_order_acquire);
+    if (self != nullptr) {
+        return self;
+    }
+
+    const cuda_api *cuda = cuda_api::load(why);
+    if (cuda == nullptr) {
+        return nullptr;
+    }
+
+    std::lock_guard<std::mutex> guard(open_mutex_g);
+    self = places_g.load(std::memory_order_acquire);
+    if (self != nullptr) {
+        return self;
+    }
+
+    std::unique_ptr<places> fresh(new places(*cuda));
+    if (fresh->open(why) != UCS_OK) {
+        return nullptr;
+    }
+    places_g.store(fresh.get(), std::memory_order_release);
+    return fresh.release();
+}
+
+ucs_status_t places::open(std::string *why)
+{
+    int      count = 0;
+    CUresult code  = cuda_.cuDeviceGetCount(&count);
+    if ((code != CUDA_SUCCESS) || (count == 0)) {
+        *why = "no GPU is visible to this process";
+        return UCS_ERR_NO_DEVICE;
+    }
+
+    for (int i = 0; (i < count) && (gpus_.size() < max_gpus); ++i) {
+        gpu    g;
+        CUuuid uuid;
+        g.ordinal = i;
+        if ((cuda_.cuDeviceGet(&g.device, i) != CUDA_SUCCESS) ||
+            (cuda_.cuDeviceGetUuid(&uuid, g.device) != CUDA_SUCCESS)) {
+            NVL_DIAG("GPU %d does not answer and is left out", i);
+            continue;
+        }
+        std::memcpy(g.uuid.data(), uuid.bytes, g.uuid.size());
+        (void)cuda_.cuDeviceGetPCIBusId(g.bus_id, sizeof(g.bus_id), g.device);
+        (void)cuda_.cuDeviceGetName(g.name, sizeof(g.name), g.device);
+        gpus_.push_back(g);
+    }
+    primaries_.resize(gpus_.size());
+    if (gpus_.empty()) {
+        *why = "no GPU answers";
+        return UCS_ERR_NO_DEVICE;
+    }
+    return UCS_OK;
+}
+
+bool places::shares_between_hosts() const noexcept
+{
+    static const bool shares = [this]() noexcept {
+        // CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, of CUDA 12.4.
+        constexpr auto fabric_handles = static_cast<CUdevice_attribute>(128);
+        for (const gpu &each : gpus_) {
+            int has = 0;
+            if ((cuda_.cuDeviceGetAttribute(&has, fabric_handles, each.device) == CUDA_SUCCESS) &&
+                (has != 0)) {
+                return topology::get(cuda_).pairs().reach().fabric;
+            }
+        }
+        return false;
+    }();
+    return shares;
+}
+
+int places::find_gpu(const gpu_uuid &uuid) const noexcept
+{
+    for (size_t i = 0; i < gpus_.size(); ++i) {
+        if (gpus_[i].uuid == uuid) {
+            return static_cast<int>(i);
+        }
+    }
+    return -1;
+}
+
+int places::find_gpu(CUdevice device) const noexcept
+{
+    for (size_t i = 0; i < gpus_.size(); ++i) {
+        if (gpus_[i].device == device) {
+            return static_cast<int>(i);
+        }
+    }
+    return -1;
+}
+
+unsigned long long places::context_unique(CUcontext context) const noexcept
+{
+    unsigned long long unique = 0;
+    if ((cuda_.cuCtxGetId == nullptr) || (cuda_.cuCtxGetId(context, &unique) != CUDA_SUCCESS)) {
+        return 0;
+    }
+    return unique;
+}
+
+result<const place *> places::find(CUdevice device, CUcontext context) noexcept
+{
+    unsigned long long unique = context_unique(context);
+
+    for (unsigned i = 0, n = count(); i < n; ++i) {
+        if ((table_[i].context == context) && (table_[i].unique == unique)) {
+            return &table_[i];
+        }
+    }
+
+    std::lock_guard<std::mutex> guard(mutex_);
+    unsigned                    n = count();
+    for (unsigned i = 0; i < n; ++i) {
+        if ((table_[i].context == context) && (table_[i].unique == unique)) {
+            return &table_[i];
+        }
+    }
+
+    int index = find_gpu(device);
+    if ((index < 0) || (n == max_places)) {
+        NVL_ERROR(
+            (index < 0)
+                ? "memory of a GPU that is unknown to this process"
+                : "more than 64 CUDA contexts in the life of this process: use the primary ones");
+        return UCS_ERR_NO_DEVICE;
+    }
+
+    table_[n].id      = n;
+    table_[n].gpu     = static_cast<unsigned>(index);
+    table_[n].context = context;
+    table_[n].unique  = unique;
+    // Partner: the acquire in count().
+    count_.store(n + 1, std::memory_order_release);
+    return &table_[n];
+}
+
+result<const place *> places::primary(CUdevice device) noexcept
+{
+    int index = find_gpu(device);
+    if (index < 0) {
+        return UCS_ERR_NO_DEVICE;
+    }
+
+    // Retained for good, so its place cannot change.
+    const place *known = primary_places_[index].load(std::memory_order_acquire);
+    if (known != nullptr) {
+        return known;
+    }
+
+    CUcontext context;
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (primaries_[index].get() == nullptr) {
+            result<primary_context> retained = primary_context::retain(cuda_, device);
+            if (!retained.ok()) {
+                return retained.status();
+            }
+            primaries_[index] = std::move(retained.value());
+        }
+        context = primaries_[index].get();
+    }
+    result<const place *> at = find(device, context);
+    if (at.ok()) {
+        primary_places_[index].store(at.value(), std::memory_order_release);
+    }
+    return at;
+}
+
+result<const place *> places::preferred(int wanted) noexcept
+{
+    // The device of the current context, not the context itself: that may be one
+    // that was destroyed, which the driver still answers for.
+    CUdevice device = 0;
+    if ((wanted < 0) && (cuda_.cuCtxGetDevice(&device) == CUDA_SUCCESS)) {
+        wanted = find_gpu(device);
+    }
+    if (wanted >= 0) {
+        return primary(gpus_[wanted].device);
+    }
+
+    for (const gpu &g : gpus_) {
+        unsigned flags  = 0;
+        int      active = 0;
+        if ((cuda_.cuDevicePrimaryCtxGetState(g.device, &flags, &active) == CUDA_SUCCESS) &&
+            active) {
+            return primary(g.device);
+        }
+    }
+    return primary(gpus_.front().device);
+}
+
+ucs_status_t places::enable_peer(const place &from, const place &to) noexcept
+{
+    if (from.gpu == to.gpu) {
+        // One GPU: every context of the process reaches all of its memory.
+        return UCS_OK;
+    }
+
+    std::atomic<uint8_t> &known = peer_[from.id][to.id];
+    uint8_t               seen  = known.load(std::memory_order_acquire);
+    if ((seen == peer_enabled) || (seen == peer_impossible)) {
+        return (seen == peer_enabled) ? UCS_OK : UCS_ERR_UNREACHABLE;
+    }
+
+    int can = 0;
+    (void)cuda_.cuDeviceCanAccessPeer(&can, gpus_[from.gpu].device, gpus_[to.gpu].device);
+    CUresult code = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    if (can) {
+        context_guard   guard(cuda_, from.context);
+        relaxed_capture relaxed(cuda_);
+        code = guard.ok() ? cuda_.cuCtxEnablePeerAccess(to.context, 0) : guard.code();
+    }
+
+    if ((code == CUDA_SUCCESS) || (code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)) {
+        known.store(peer_enabled, std::memory_order_release);
+        return UCS_OK;
+    }
+
+    // Only what cannot change is remembered as impossible; a context that is gone or
+    // a limit that another process holds may be different next time.
+    bool unsupported = code == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    known.store(unsupported ? peer_impossible : peer_refused, std::memory_order_release);
+    log_level level = unsupported ? log_level::diag : log_level::warn;
+    NVL_LOG((seen == peer_refused) ? log_level::debug : level,
+            "GPU %d cannot reach GPU %d, so the bytes take another path: %s%s",
+            gpus_[from.gpu].ordinal, gpus_[to.gpu].ordinal, cuda_.error_text(code),
+            peer_refusal_hint(code));
+    return UCS_ERR_UNREACHABLE;
+}
+
+} // namespace nvl

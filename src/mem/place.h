@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// A place: one GPU seen through one CUDA context of this process. Everything
+// that copies or maps does so in a place; its small number indexes tables on
+// the data path. Places are found or made at registration and at key unpack,
+// never removed. Also here: the GPUs of this process. Called by mem, engine and
+// uct; calls the driver.
+#ifndef NVLINK_MEM_PLACE_H
+#define NVLINK_MEM_PLACE_H
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/status.h"
+#include "driver/handles.h"
+
+namespace nvl {
+
+using gpu_uuid = std::array<uint8_t, 16>;
+
+struct gpu {
+    int      ordinal = -1; // CUDA's
+    CUdevice device  = 0;
+    gpu_uuid uuid{};
+    char     bus_id[16] = {}; // as cuDeviceGetPCIBusId: 0000:xx:yy.z
+    char     name[64]   = {};
+};
+
+struct place {
+    unsigned           id      = 0;
+    unsigned           gpu     = 0; // index into places::gpus()
+    CUcontext          context = nullptr;
+    unsigned long long unique = 0; // cuCtxGetId, to tell a reused pointer; 0 if the driver has none
+};
+
+// Far above what one process has (8 GPUs x a few contexts); the tables on the
+// data path are arrays of this many pointers.
+constexpr unsigned max_places = 64;
+constexpr unsigned max_gpus   = 64;
+
+class places {
+public:
+    // The process's GPUs and places; null, with the reason in *why, without a
+    // usable driver. Any thread.
+    static places *get(std::string *why);
+
+    const std::vector<gpu> &gpus() const noexcept
+    {
+        return gpus_;
+    }
+
+    const cuda_api &cuda() const noexcept
+    {
+        return cuda_;
+    }
+
+    const place &at(unsigned id) const noexcept
+    {
+        return table_[id];
+    }
+
+    unsigned count() const noexcept
+    {
+        return count_.load(std::memory_order_acquire);
+    }
+
+    // The index of the GPU with this UUID, or -1.
+    int find_gpu(const gpu_uuid &uuid) const noexcept;
+    int find_gpu(CUdevice device) const noexcept;
+
+    // The place of a context that belongs to `device`. Any thread, whatever is
+    // current.
+    result<const place *> find(CUdevice device, CUcontext context) noexcept;
+
+    // The place of the device's primary context, which stays retained.
+    result<const place *> primary(CUdevice device) noexcept;
+
+    // The place that a call should use when nothing says which: the primary
+    // context of `gpu`. `gpu` < 0: of the calling thread's current GPU, else of
+    // the first with an active primary context, else of the first.
+    result<const place *> preferred(int gpu) noexcept;
+
+    // The place of the GPU's primary context, if somebody has asked for it.
+    const place *known_primary(unsigned gpu) const noexcept
+    {
+        return primary_places_[gpu].load(std::memory_order_acquire);
+    }
+
+    // True if a GPU of this process can share memory with other hosts of its
+    // fabric. Asks once, and not at all of GPUs that know no fabric handles.
+    bool shares_between_hosts() const noexcept;
+
+    // Lets copies that run in `from` touch the memory of `to` (same process).
+    // Enabling again is cheap. UCS_ERR_UNREACHABLE if the pair cannot.
+    ucs_status_t enable_peer(const place &from, const place &to) noexcept;
+
+private:
+    explicit places(const cuda_api &cuda) noexcept;
+    ucs_status_t       open(std::string *why);
+    unsigned long long context_unique(CUcontext context) const noexcept;
+
+    const cuda_api                                                      &cuda_;
+    std::vector<gpu>                                                     gpus_;
+    std::vector<primary_context>                                         primaries_;
+    std::mutex                                                           mutex_;
+    std::array<std::atomic<const place *>, max_gpus>                     primary_places_{};
+    std::array<place, max_places>                                        table_;
+    std::atomic<unsigned>                                                count_{0};
+    std::array<std::array<std::atomic<uint8_t>, max_places>, max_places> peer_{};
+};
+
+// What a person can make of a code by which the driver refuses to open a peer's
+// memory: " (...)", or nothing.
+const char *peer_refusal_hint(CUresult code) noexcept;
+
+} // namespace nvl
+
+#endif

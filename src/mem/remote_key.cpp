@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Opens keys and connects them to the places that use them.
+#include "mem/remote_key.h"
+
+#include <cinttypes>
+#include <cstring>
+#include <new>
+
+#include "base/log.h"
+#include "mem/access.h"
+#include "mem/pair_check.h"
+#include "topo/path_log.h"
+
+namespace nvl {
+
+namespace {
+
+unsigned uuid_index(const gpu_uuid &uuid) noexcept
+{
+    unsigned sum = 0;
+    for (uint8_t byte : uuid) {
+        sum = sum * 31 + byte;
+    }
+    return sum;
+}
+
+// A warning, once for the process: this is about how the peers allocate, and true
+// of all their GPUs.
+void tell_no_fabric_handle(const key_fields &fields) noexcept
+{
+    static std::atomic<bool> told{false};
+    NVL_LOG(told.exchange(true) ? log_level::debug : log_level::warn,
+            "GPU memory of another host at 0x%" PRIx64 " cannot be opened, so its bytes take "
+            "another path: %s",
+            fields.base,
+            !fields.fabric.present ? "its owner has no IMEX channel or its driver no fabric handles"
+            : (fields.kinds & handle_fabric)
+                ? "it is of several chunks, and between hosts a range of one chunk is opened: "
+                  "allocate it by one cuMemCreate"
+                : "it has no fabric handle: allocate it by cuMemCreate, or from a pool, with "
+                  "CU_MEM_HANDLE_TYPE_FABRIC");
+}
+
+} // namespace
+
+remote_key::remote_key(places &where, map_cache &cache, const key_fields &fields, bool same_process,
+                       const process_identity &self) noexcept
+    : op_use(&remote_key::last),
+      places_(where),
+      cache_(cache),
+      fields_(fields),
+      same_process_(same_process),
+      other_host_(fields.owner.host_id != self.host_id),
+      peer_index_(uuid_index(fields.uuid)),
+      self_(self)
+{
+}
+
+void remote_key::last(op_use *self) noexcept
+{
+    auto *key = static_cast<remote_key *>(self);
+    for (mapping *opened : key->imports_) {
+        key->cache_.release(opened);
+    }
+    delete key;
+}
+
+result<remote_key *> remote_key::unpack(places &where, map_cache &cache, const key_fields &fields,
+                                        const process_identity &self, const place &from) noexcept
+{
+    bool same_process = (fields.owner == self);
+    bool other_host   = fields.owner.host_id != self.host_id;
+    if (!same_process && (fields.kinds == handle_none)) {
+        NVL_DIAG("the peer cannot share its memory at 0x%" PRIx64 " (its log says why): another "
+                 "path is used",
+                 fields.base);
+        return UCS_ERR_UNREACHABLE;
+    }
+
+    if (other_host && !fields.crosses_hosts()) {
+        tell_no_fabric_handle(fields);
+        return UCS_ERR_UNREACHABLE;
+    }
+
+    auto *key = new (std::nothrow) remote_key(where, cache, fields, same_process, self);
+    if (key == nullptr) {
+        return UCS_ERR_NO_MEMORY;
+    }
+
+    // BUSY passes: by the first operation the older mapping is gone, since UCP
+    // hands the same key to cuda_ipc after us, which lets go of its own.
+    ucs_status_t status = key->connect(from);
+    if ((status != UCS_OK) && (status != UCS_ERR_BUSY)) {
+        key->release();
+        return status;
+    }
+    return key;
+}
+
+ucs_status_t remote_key::connect_local(const place &from) noexcept
+{
+    // The owner's context is that of the address; its place is known since the
+    // key was packed by a registration of this process.
+    region found = region_query(places_, reinterpret_cast<const void *>(fields_.base));
+    if ((found.gpu < 0) || (found.buffer_id != fields_.buffer_id)) {
+        NVL_DIAG("the memory at 0x%" PRIx64 " was freed before its key was used", fields_.base);
+        return UCS_ERR_UNREACHABLE;
+    }
+
+    // A key is a peer's word, also one that says that it is ours.
+    region whole = region_mapped(places_, found, fields_.base, fields_.size_bytes);
+    if ((whole.size_bytes != 0) &&
+        ((fields_.base < whole.base) || (fields_.size_bytes > whole.size_bytes) ||
+         (fields_.base - whole.base > whole.size_bytes - fields_.size_bytes))) {
+        NVL_DIAG("a key for 0x%" PRIx64 " of this process is of more memory than there is",
+                 fields_.base);
+        return UCS_ERR_UNREACHABLE;
+    }
+
+    ucs_status_t status = allow_access(places_, found, fields_.base, fields_.size_bytes, from);
+    if ((status != UCS_OK) || (static_cast<unsigned>(found.gpu) == from.gpu)) {
+        return status;
+    }
+    result<const place *> owner = region_place(places_, found);
+    bool sound = !owner.ok() || pair_check::get(places_).is_sound(from, *owner.value(), self_);
+    return sound ? UCS_OK : UCS_ERR_UNREACHABLE;
+}
+
+ucs_status_t remote_key::connect(const place &from) noexcept
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (mapped_[from.id].load(std::memory_order_relaxed) != 0) {
+        return UCS_OK;
+    }
+
+    uint64_t mapped = fields_.base;
+    if (same_process_) {
+        ucs_status_t status = connect_local(from);
+        if (status != UCS_OK) {
+            return status;
+        }
+    } else {
+        // The driver lets one context of a GPU open a peer's memory, for all of
+        // them: the primary one, which no application destroys.
+        result<const place *> opener = places_.primary(places_.gpus()[from.gpu].device);
+        if (!opener.ok()) {
+            return opener.status();
+        }
+        try {
+            import_key id(fields_, opener.value()->id, other_host_);
+            imports_.reserve(imports_.size() + 1);
+
+            result<mapping *> opened = cache_.acquire(id);
+            if (!opened.ok()) {
+                return opened.status();
+            }
+            if (!other_host_ &&
+                !pair_check::get(places_).is_sound(from, fields_.uuid, cache_, *opened.value())) {
+                cache_.release(opened.value());
+                return UCS_ERR_UNREACHABLE;
+            }
+            imports_.push_back(opened.value());
+            mapped = opened.value()->mapped();
+        } catch (const std::bad_alloc &) {
+            return UCS_ERR_NO_MEMORY;
+        }
+    }
+
+    path_log_reached(places_.cuda(), places_.gpus()[from.gpu].ordinal,
+                     gpu_of(fields_.uuid, fields_.fabric),
+                     same_process_ ? peer_side::this_process
+                     : other_host_ ? peer_side::other_host
+                                   : peer_side::other_process);
+    // Partner: the acquire in lookup().
+    mapped_[from.id].store(mapped, std::memory_order_release);
+    return UCS_OK;
+}
+
+} // namespace nvl

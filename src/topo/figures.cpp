@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The figures behind the estimates.
+
+#include "topo/figures.h"
+
+namespace nvl {
+
+int link_speed_mb_s(int version) noexcept
+{
+    // As nvidia-smi nvlink -s prints for P100, V100, A100, H100/H200 and B200.
+    static constexpr int speeds[] = {0, 20000, 25781, 25000, 26562, 53125};
+
+    if (version < 1) {
+        return 0;
+    }
+    return version < 6 ? speeds[version] : speeds[5];
+}
+
+int assumed_links(int compute_major, int compute_minor) noexcept
+{
+    switch (compute_major) {
+    case 6:
+        return 1; // P100: four links, of which a pair has one or two
+    case 7:
+        return compute_minor == 0 ? 1 : 2; // V100: six, one or two a pair outside of a DGX-2;
+                                           // Turing: one bridge of two
+    case 8:
+        return compute_minor == 0 ? 12 : 4; // A100; a bridge of four on A6000 and A40
+    case 9:
+    case 10:
+        return 18;
+    default:
+        return 0;
+    }
+}
+
+int assumed_version(int compute_major) noexcept
+{
+    // Pascal 1, Volta and Turing 2, Ampere 3, Hopper 4, Blackwell 5.
+    if (compute_major < 6) {
+        return 0;
+    }
+    return compute_major >= 10 ? 5 : compute_major - 5;
+}
+
+double link_efficiency(int version, bool pull) noexcept
+{
+    switch (version) {
+    case 1:
+        return 0.91; // P100: 36.4 of 40 GB/s (Dell, C4130, p2pBandwidthLatencyTest)
+    case 2:
+    case 3:
+        return 0.93; // V100: 47.9 of 51.6 GB/s (Dell, C4130); A100 alike
+    case 4:
+        // 2 x H200: 393.6 of 478.1 GB/s push at 256 MiB; pull 371 and 386 push at 64 MiB.
+        return pull ? 0.80 : 0.823;
+    default:
+        return 0.80; // GB200: 771 of 956 GB/s (published matrix, both directions halved)
+    }
+}
+
+double pcie_bytes_s(int generation, int width) noexcept
+{
+    // GB/s of one lane after line coding: 8 GT/s with 128b/130b is 0.985, and so on doubling.
+    static constexpr double lane_gb_s[] = {0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
+    const int               known       = generation < 1 ? 3 : (generation > 6 ? 6 : generation);
+    const int               lanes       = width < 1 ? 16 : width;
+
+    return lane_gb_s[known] * lanes * 1e9;
+}
+
+double pcie_efficiency(pcie_level level) noexcept
+{
+    switch (level) {
+    case pcie_level::internal:
+    case pcie_level::single:
+    case pcie_level::multiple:
+        return 0.80; // 128-byte payloads behind 24 bytes of header, as measured behind switches
+    case pcie_level::hostbridge:
+    case pcie_level::node:
+        return 0.75; // through the root complex
+    case pcie_level::system:
+    case pcie_level::unknown:
+        return 0.50; // through the link between the sockets
+    }
+    return 0.50;
+}
+
+} // namespace nvl

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Asks the machine: CUDA first, then NVML, the operating system and hwloc for what CUDA does not
+// know. Decides nothing; what could not be asked stays unknown. Called by topology.cpp and
+// nvlink_info; calls the driver's tables.
+#ifndef NVLINK_TOPO_PROBE_H
+#define NVLINK_TOPO_PROBE_H
+
+#include "driver/cuda.h"
+#include "topo/facts.h"
+
+namespace nvl {
+
+enum class probe_depth {
+    quick, // for a transport that opens: hwloc only where NVML gave no PCI path
+    full,  // for a tool: hwloc always, with its NVLinkBandwidth distances
+};
+
+// `cuda`: an initialised driver, or null where there is none. Needs no context and makes none.
+// Takes milliseconds; an NVML that is slow is given up on after two seconds, the rest of its
+// answers stays unknown. May throw std::bad_alloc only. Any thread.
+machine_facts probe_machine(const cuda_api *cuda, probe_depth depth);
+
+} // namespace nvl
+
+#endif

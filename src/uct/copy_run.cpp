@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// From a run to the engine of its place.
+#include "uct/copy_run.h"
+
+#include "uct/iface.h"
+
+namespace nvl {
+
+ucs_status_t submit_run(iface &self, direction way, const run_head &head, const copy_piece *pieces,
+                        size_t upcoming, uct_completion_t *comp) noexcept
+{
+    result<gpu_engine *> engine = self.engine_at(*head.side.at);
+    if (!engine.ok()) {
+        return engine.status();
+    }
+    gpu_engine  &by   = *engine.value();
+    unsigned     peer = head.key->peer_index();
+    op_end       end{comp, head.key};
+    ucs_status_t status;
+
+    head.key->acquire(); // paid back when the operation ends
+    if (head.side.kind == near_kind::pageable) {
+        status = by.copy_pageable(way, head.box, end);
+    } else if (head.side.kind == near_kind::pinned) {
+        status = head.is_box ? by.copy_pinned(way, head.box, end)
+                             : by.copy_pinned(way, pieces, head.count, end);
+    } else {
+        status = head.is_box ? by.copy(way, peer, head.box, end)
+                             : by.copy(way, peer, pieces, head.count, end, upcoming);
+    }
+    if (status != UCS_INPROGRESS) {
+        head.key->release();
+    }
+    return status;
+}
+
+} // namespace nvl

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Includes only what lies below: check_layers must pass this.
+#include "base/status.h"
+#include "driver/cuda.h"
+#include <vector>

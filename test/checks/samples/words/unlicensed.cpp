@@ -1,0 +1,1 @@
+// No licence here: check_words must refuse this.

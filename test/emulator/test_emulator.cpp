@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What the emulated driver promises beyond the codes that driver_calls compares: that bytes really
+// move, later than they were asked to; order between streams; faults, counts and leaks; kernels.
+// Runs under run_emulated. Opens libcuda.so.1 as any client does.
+#include "cuda_internal.h"
+#include "emu.h"
+#include "test_driver.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <csetjmp>
+#include <csignal>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using test::allocate;
+using test::fill_pattern;
+using test::make_stream;
+using test::pattern;
+
+// A primary context of each of two GPUs, the first one current.
+class emulator : public testing::Test {
+protected:
+    void SetUp() override
+    {
+        EMU(emu_clear_faults)();
+        EMU(emu_hold)(0);
+        ASSERT_EQ(CU(cuInit)(0), CUDA_SUCCESS);
+        for (int i = 0; i < 2; i++)
+            ASSERT_EQ(CU(cuDevicePrimaryCtxRetain)(&ctx[i], i), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuCtxSetCurrent)(ctx[0]), CUDA_SUCCESS);
+    }
+
+    void TearDown() override
+    {
+        EMU(emu_clear_faults)();
+        EMU(emu_hold)(0);
+        while (EMU(emu_context_depth)() > 0)
+            CU(cuCtxPopCurrent_v2)(nullptr);
+        for (int i = 0; i < 2; i++)
+            CU(cuDevicePrimaryCtxRelease_v2)(i);
+        EXPECT_EQ(EMU(emu_device_bytes)(0), 0);
+        EXPECT_EQ(EMU(emu_live_count)("stream"), 0);
+        EXPECT_EQ(EMU(emu_live_count)("event"), 0);
+    }
+
+    CUcontext ctx[2] = {};
+};
+
+TEST_F(emulator, copy_between_gpus_moves_the_bytes)
+{
+    CUdeviceptr a = allocate(100000);
+    ASSERT_EQ(CU(cuCtxSetCurrent)(ctx[1]), CUDA_SUCCESS);
+    CUdeviceptr b = allocate(100000);
+    ASSERT_EQ(CU(cuCtxSetCurrent)(ctx[0]), CUDA_SUCCESS);
+    fill_pattern(a, 100000, 7);
+    CUstream s = make_stream();
+    ASSERT_EQ(CU(cuMemcpyAsync)(b + 1, a + 3, 99990, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    std::vector<char> seen(99990), all = pattern(100000, 7);
+    ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b + 1, seen.size()), CUDA_SUCCESS);
+    EXPECT_EQ(memcmp(seen.data(), all.data() + 3, seen.size()), 0);
+}
+
+TEST_F(emulator, completion_waits_for_the_release_of_held_work)
+{
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    CUstream    s = make_stream();
+    CUevent     e = nullptr;
+    ASSERT_EQ(CU(cuEventCreate)(&e, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    EMU(emu_hold)(1);
+    ASSERT_EQ(CU(cuMemcpyAsync)(a, b, 4096, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuEventRecord)(e, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventQuery)(e), CUDA_ERROR_NOT_READY);
+    EXPECT_EQ(CU(cuStreamQuery)(s), CUDA_ERROR_NOT_READY);
+    EMU(emu_release)(2);
+    EXPECT_EQ(CU(cuEventSynchronize)(e), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventQuery)(e), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamQuery)(s), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, legacy_stream_waits_for_blocking_streams)
+{
+    CUstream blocking = nullptr;
+    ASSERT_EQ(CU(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+    CUdeviceptr flag = allocate(4096), data = allocate(4096);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(flag, 0, 4096), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    CUstream free_one = make_stream();
+    // The blocking stream waits for a flag; the legacy stream must wait with it.
+    ASSERT_EQ(CU(cuStreamWaitValue32_v2)(blocking, flag, 1, CU_STREAM_WAIT_VALUE_EQ), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemsetD8Async)(data, 1, 4096, nullptr), CUDA_SUCCESS);
+    CUevent legacy = nullptr;
+    ASSERT_EQ(CU(cuEventCreate)(&legacy, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuEventRecord)(legacy, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventQuery)(legacy), CUDA_ERROR_NOT_READY);
+    ASSERT_EQ(CU(cuStreamWriteValue32_v2)(free_one, flag, 1, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventSynchronize)(legacy), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, stream_waits_for_an_event_of_another)
+{
+    CUstream    first = make_stream(), second = make_stream(), third = make_stream();
+    CUdeviceptr flag = allocate(4096);
+    CUevent     e = nullptr, end = nullptr;
+    ASSERT_EQ(CU(cuMemsetD8_v2)(flag, 0, 4096), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuEventCreate)(&e, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuEventCreate)(&end, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamWaitValue32_v2)(first, flag, 1, CU_STREAM_WAIT_VALUE_EQ), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuEventRecord)(e, first), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamWaitEvent)(second, e, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuEventRecord)(end, second), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventQuery)(end), CUDA_ERROR_NOT_READY);
+    ASSERT_EQ(CU(cuStreamWriteValue32_v2)(third, flag, 1, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventSynchronize)(end), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, host_functions_run_in_order_on_another_thread)
+{
+    static std::vector<int> order;
+    static std::thread::id  where;
+    order.clear();
+    CUstream s = make_stream();
+    for (long i = 0; i < 10; i++) {
+        ASSERT_EQ(CU(cuLaunchHostFunc)(
+                      s,
+                      [](void *argument) {
+                          order.push_back(static_cast<int>(reinterpret_cast<long>(argument)));
+                          where = std::this_thread::get_id();
+                      },
+                      reinterpret_cast<void *>(i)),
+                  CUDA_SUCCESS);
+    }
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+    EXPECT_NE(where, std::this_thread::get_id());
+}
+
+using emulator_death = emulator;
+
+TEST_F(emulator_death, processor_faults_on_device_memory)
+{
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    EXPECT_EXIT(
+        {
+            CU(cuInit)(0);
+            CUcontext own = nullptr;
+            CU(cuDevicePrimaryCtxRetain)(&own, 0);
+            CU(cuCtxSetCurrent)(own);
+            signal(SIGSEGV, SIG_DFL);
+            *reinterpret_cast<volatile char *>(allocate(4096)) = 1;
+        },
+        testing::KilledBySignal(SIGSEGV), "");
+}
+
+TEST_F(emulator_death, function_that_nobody_wrote_says_its_name)
+{
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    EXPECT_EXIT(reinterpret_cast<void (*)()>(test::symbol("cuTexRefCreate"))(),
+                testing::KilledBySignal(SIGABRT), "cuTexRefCreate is not implemented");
+}
+
+TEST_F(emulator, managed_memory_is_the_processors_too)
+{
+    CUdeviceptr p = 0, d = allocate(4096);
+    ASSERT_EQ(CU(cuMemAllocManaged)(&p, 4096, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+    memset(reinterpret_cast<void *>(p), 0x33, 4096);
+    ASSERT_EQ(CU(cuMemcpyDtoD_v2)(d, p, 4096), CUDA_SUCCESS);
+    char seen = 0;
+    ASSERT_EQ(CU(cuMemcpyDtoH_v2)(&seen, d + 4095, 1), CUDA_SUCCESS);
+    EXPECT_EQ(seen, 0x33);
+    ASSERT_EQ(CU(cuMemFree_v2)(p), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, freed_address_comes_back_with_another_buffer_id)
+{
+    unsigned long long first = 0, second = 0;
+    CUdeviceptr        p = allocate(4 << 20);
+    ASSERT_EQ(CU(cuPointerGetAttribute)(&first, CU_POINTER_ATTRIBUTE_BUFFER_ID, p), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemFree_v2)(p), CUDA_SUCCESS);
+    CUdeviceptr q = allocate(2 << 20);
+    ASSERT_EQ(CU(cuPointerGetAttribute)(&second, CU_POINTER_ATTRIBUTE_BUFFER_ID, q), CUDA_SUCCESS);
+    EXPECT_EQ(p, q);
+    EXPECT_NE(first, second);
+}
+
+TEST_F(emulator, small_allocations_share_a_granule_and_know_their_own_range)
+{
+    constexpr size_t granule = 2u << 20;
+    CUdeviceptr      a = allocate(1000), b = allocate(1000), large = allocate(granule);
+    EXPECT_EQ(a / granule, b / granule);
+    EXPECT_EQ(b, a + 1024);
+    EXPECT_EQ(large % granule, 0u);
+    CUdeviceptr base = 0;
+    size_t      size = 0;
+    ASSERT_EQ(CU(cuMemGetAddressRange_v2)(&base, &size, b + 999), CUDA_SUCCESS);
+    EXPECT_EQ(base, b);
+    EXPECT_EQ(size, 1000u);
+    EXPECT_EQ(CU(cuMemGetAddressRange_v2)(&base, &size, a + 1000), CUDA_ERROR_NOT_FOUND);
+    ASSERT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(allocate(500), a); // first fit
+    fill_pattern(b, 1000, 3);
+    for (CUdeviceptr p : {a, b, large})
+        EXPECT_EQ(CU(cuMemFree_v2)(p), CUDA_SUCCESS);
+    EXPECT_EQ(allocate(granule), a); // the granule is one again
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, large_memory_costs_nothing_until_it_is_touched)
+{
+    CUdeviceptr p = allocate(64ull << 30);
+    EXPECT_EQ(EMU(emu_device_bytes)(0), 64ll << 30);
+    EXPECT_EQ(CU(cuMemsetD8_v2)(p + (63ull << 30), 1, 4096), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(p), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, memory_runs_out_where_the_machine_says)
+{
+    size_t      total = 0;
+    CUdeviceptr p     = 0;
+    ASSERT_EQ(CU(cuDeviceTotalMem_v2)(&total, 0), CUDA_SUCCESS);
+    allocate(total / 4 * 3);
+    EXPECT_EQ(CU(cuMemAlloc_v2)(&p, total / 2), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(emulator, fault_hits_the_planned_call_only)
+{
+    CUdeviceptr p = 0;
+    ASSERT_EQ(EMU(emu_add_faults)("cuMemGetInfo_v2:2=46"), 0);
+    EMU(emu_reset_counts)();
+    EXPECT_EQ(CU(cuMemGetInfo_v2)(nullptr, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemGetInfo_v2)(nullptr, nullptr), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    EXPECT_EQ(CU(cuMemGetInfo_v2)(nullptr, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(EMU(emu_call_count)("cuMemGetInfo_v2"), 3);
+    EXPECT_EQ(CU(cuMemAlloc_v2)(&p, 16), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, fault_of_a_thread_counts_its_own_calls)
+{
+    ASSERT_EQ(EMU(emu_add_faults)("cuDeviceGetName:t1=46"), 0);
+    char     name[64];
+    CUresult here = CU(cuDeviceGetName)(name, sizeof(name), 0), there = CUDA_SUCCESS;
+    std::thread([&] { there = CU(cuDeviceGetName)(name, sizeof(name), 0); }).join();
+    EXPECT_EQ(here, CUDA_ERROR_DEVICE_UNAVAILABLE);
+    EXPECT_EQ(there, CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+TEST_F(emulator, nonsense_is_no_fault_rule)
+{
+    for (const char *rules :
+         {"cuNoSuchFunction=1", "cuMemcpyAsync", "copy:x=1", "cuInit=drop", "cuMemFree_v2=lost",
+          "cuInit=astray", "copy=skip", "*=skip", "kernel=drop", "copy=late"})
+        EXPECT_EQ(EMU(emu_add_faults)(rules), -1) << rules;
+}
+
+TEST_F(emulator, failed_copy_ends_the_context)
+{
+    CUcontext own = nullptr;
+    ASSERT_EQ(CU(cuCtxCreate_v2)(&own, 0, 0), CUDA_SUCCESS);
+    CUdeviceptr a = allocate(4096), b = allocate(4096), c = 0;
+    CUstream    s = make_stream();
+    ASSERT_EQ(EMU(emu_add_faults)("copy:2=715"), 0);
+    EXPECT_EQ(CU(cuMemcpyAsync)(a, b, 4096, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemcpyAsync)(a, b, 4096, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamSynchronize)(s), CUDA_ERROR_ILLEGAL_INSTRUCTION);
+    EXPECT_EQ(CU(cuMemAlloc_v2)(&c, 4096), CUDA_ERROR_ILLEGAL_INSTRUCTION);
+    EXPECT_EQ(CU(cuCtxDestroy_v2)(own), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, garbled_copy_succeeds_with_other_bytes)
+{
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    fill_pattern(a, 4096, 1);
+    for (const char *rule : {"copy=garble", "copy=drop", "copy=nothing"}) {
+        ASSERT_EQ(CU(cuMemsetD8_v2)(b, 0xee, 4096), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+        EMU(emu_clear_faults)();
+        ASSERT_EQ(EMU(emu_add_faults)(rule), 0);
+        EXPECT_EQ(CU(cuMemcpyDtoD_v2)(b, a, 4096), CUDA_SUCCESS);
+        EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+        EMU(emu_clear_faults)();
+        std::vector<char> seen(4096);
+        ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
+        EXPECT_NE(seen, pattern(4096, 1)) << rule;
+    }
+}
+
+TEST_F(emulator, late_copy_is_done_before_its_bytes_are_there)
+{
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    fill_pattern(a, 4096, 1);
+    fill_pattern(b, 4096, 2);
+    CUstream s = make_stream();
+    ASSERT_EQ(EMU(emu_add_faults)("copy:1=late300000"), 0);
+    ASSERT_EQ(CU(cuMemcpyAsync)(b, a, 4096, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    std::vector<char> seen(4096);
+    ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
+    EXPECT_EQ(seen, pattern(4096, 2));
+    while (seen != pattern(4096, 1))
+        ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, lost_event_is_never_ready_and_the_stream_goes_on)
+{
+    CUstream s = make_stream();
+    CUevent  e = nullptr;
+    ASSERT_EQ(CU(cuEventCreate)(&e, 0), CUDA_SUCCESS);
+    ASSERT_EQ(EMU(emu_add_faults)("cuEventRecord:1=lost"), 0);
+    EMU(emu_reset_counts)();
+    ASSERT_EQ(CU(cuEventRecord)(e, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventQuery)(e), CUDA_ERROR_NOT_READY);
+    ASSERT_EQ(CU(cuEventRecord)(e, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventQuery)(e), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, skipped_call_says_success_and_does_nothing)
+{
+    CUdeviceptr a = allocate(4096);
+    EMU(emu_reset_counts)();
+    ASSERT_EQ(EMU(emu_add_faults)("cuMemFree_v2:1=skip"), 0);
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(EMU(emu_live_count)("allocation"), 1);
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(EMU(emu_live_count)("allocation"), 0);
+}
+
+TEST_F(emulator, push_that_goes_astray_makes_another_devices_context_current)
+{
+    EMU(emu_reset_counts)();
+    ASSERT_EQ(EMU(emu_add_faults)("cuCtxPushCurrent_v2:2=astray"), 0);
+    CUdevice dev = -1;
+    for (CUdevice wanted : {0, 1}) {
+        ASSERT_EQ(CU(cuCtxPushCurrent_v2)(ctx[0]), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuCtxGetDevice)(&dev), CUDA_SUCCESS);
+        EXPECT_EQ(dev, wanted);
+    }
+    CU(cuDevicePrimaryCtxRelease_v2)(1); // which the fault retained
+}
+
+TEST_F(emulator, range_unmapped_under_a_waiting_copy_ends_the_context)
+{
+    CUcontext own = nullptr;
+    ASSERT_EQ(CU(cuCtxCreate_v2)(&own, 0, 0), CUDA_SUCCESS);
+    CUdeviceptr a = allocate(4096), pooled = 0;
+    CUstream    s = make_stream(), t = make_stream();
+    ASSERT_EQ(CU(cuMemAllocAsync)(&pooled, 4096, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    CUdeviceptr flag = allocate(4096);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(flag, 0, 64), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamWaitValue32_v2)(s, flag, 1, CU_STREAM_WAIT_VALUE_EQ), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemcpyAsync)(a, pooled, 4096, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemFreeAsync)(pooled, t), CUDA_SUCCESS); // in another stream: too early
+    ASSERT_EQ(CU(cuStreamSynchronize)(t), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamWriteValue32_v2)(t, flag, 1, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamSynchronize)(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(CU(cuCtxDestroy_v2)(own), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, dying_context_takes_its_things_along)
+{
+    CUcontext own = nullptr;
+    ASSERT_EQ(CU(cuCtxCreate_v2)(&own, 0, 1), CUDA_SUCCESS);
+    allocate(1 << 20);
+    make_stream();
+    CUevent e = nullptr;
+    ASSERT_EQ(CU(cuEventCreate)(&e, 0), CUDA_SUCCESS);
+    EXPECT_EQ(EMU(emu_device_bytes)(1), 1 << 20);
+    ASSERT_EQ(CU(cuCtxDestroy_v2)(own), CUDA_SUCCESS);
+    EXPECT_EQ(EMU(emu_device_bytes)(1), 0);
+    EXPECT_EQ(CU(cuEventQuery)(e), CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(emulator, per_thread_stream_is_not_the_legacy_one)
+{
+    CUdeviceptr flag = allocate(4096);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(flag, 0, 64), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamWaitValue32_v2_ptsz)(nullptr, flag, 1, CU_STREAM_WAIT_VALUE_EQ),
+              CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamQuery_ptsz)(nullptr), CUDA_ERROR_NOT_READY);
+    CUstream s = make_stream();
+    ASSERT_EQ(CU(cuStreamWriteValue32_v2)(s, flag, 1, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamSynchronize_ptsz)(nullptr), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, many_threads_use_it_at_once)
+{
+    std::vector<std::thread> threads;
+    std::atomic<int>         wrong{0};
+    for (int t = 0; t < 8; t++) {
+        threads.emplace_back([&, t] {
+            wrong += CU(cuCtxSetCurrent)(ctx[t % 2]) != CUDA_SUCCESS;
+            CUstream s = make_stream();
+            for (int i = 0; i < 20; i++) {
+                CUdeviceptr a = allocate(5000), b = allocate(5000);
+                fill_pattern(a, 5000, t * 100 + i);
+                wrong += CU(cuMemcpyAsync)(b, a, 5000, s) != CUDA_SUCCESS;
+                wrong += CU(cuStreamSynchronize)(s) != CUDA_SUCCESS;
+                std::vector<char> seen(5000);
+                wrong += CU(cuMemcpyDtoH_v2)(seen.data(), b, 5000) != CUDA_SUCCESS;
+                wrong += seen != pattern(5000, t * 100 + i);
+                wrong += CU(cuMemFree_v2)(a) != CUDA_SUCCESS;
+                wrong += CU(cuMemFree_v2)(b) != CUDA_SUCCESS;
+            }
+            wrong += CU(cuStreamDestroy_v2)(s) != CUDA_SUCCESS;
+        });
+    }
+    for (auto &thread : threads)
+        thread.join();
+    EXPECT_EQ(wrong, 0);
+}
+
+} // namespace

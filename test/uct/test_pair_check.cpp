@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// GPUs that PCIe connects, where copies succeed and the bytes do not arrive: a pair is checked before its first use and
+// given up if they are wrong. Run by pair_check.test; what was found of a pair is kept for the process, so each test has
+// pairs of its own.
+#include "uct/connection.h"
+#include "uct/emulated.h"
+#include "uct/log_watch.h"
+
+#include <cstring>
+
+namespace nvl::test {
+
+namespace {
+
+constexpr size_t size = 64 * 1024;
+
+class pair_check : public testing::Test {
+protected:
+    void SetUp() override
+    {
+        NVL_NEEDS_EMULATOR();
+        const char *machine = std::getenv("NVL_EMU_MACHINE");
+        if (machine == nullptr || std::strstr(machine, "l40s-pcie-x4") == nullptr) {
+            GTEST_SKIP() << "for pair_check.test only";
+        }
+    }
+
+    // The status of a key of memory on `gpu`, for copies by the GPU `from`.
+    static ucs_status_t unpack_from(int from, side &far, int gpu)
+    {
+        uint64_t        remote = far.allocate(gpu, size);
+        current_context scope(primary_context(from));
+        ucs_status_t    status = try_unpack(far.key(remote));
+        far.release(remote);
+        return status;
+    }
+
+    static void is_refused(const char *fault, int from, side &far, int gpu)
+    {
+        planned_faults wrong(fault);
+        expect_log("wrong bytes");
+        for (int round = 0; round < 3; ++round) {
+            EXPECT_EQ(unpack_from(from, far, gpu), UCS_ERR_UNREACHABLE) << fault;
+        }
+        EXPECT_EQ(times_logged("wrong bytes"), 1u) << fault;
+    }
+};
+
+} // namespace
+
+TEST_F(pair_check, refuses_a_pair_whose_bytes_are_wrong)
+{
+    entity    here;
+    peer_side far;
+    is_refused("peer=garble", 0, far, 1);
+}
+
+TEST_F(pair_check, refuses_a_pair_whose_bytes_do_not_arrive)
+{
+    entity    here;
+    peer_side far;
+    is_refused("peer=nothing", 0, far, 2);
+}
+
+// The first copy between the GPUs reads, the second one writes.
+TEST_F(pair_check, refuses_a_pair_that_writes_wrong_bytes)
+{
+    entity    here;
+    peer_side far;
+    is_refused("peer:/2=drop", 1, far, 2);
+    EXPECT_EQ(times_logged("GPU 1 writes wrong bytes"), 1u);
+}
+
+TEST_F(pair_check, refuses_a_pair_within_a_process)
+{
+    entity     here;
+    local_side far(here);
+    is_refused("peer=garble", 2, far, 3);
+}
+
+TEST_F(pair_check, asks_a_sound_pair_once)
+{
+    entity    here;
+    peer_side far;
+    EXPECT_EQ(unpack_from(0, far, 3), UCS_OK);
+    emulator()->reset_counts();
+    EXPECT_EQ(unpack_from(0, far, 3), UCS_OK);
+    EXPECT_EQ(emulator()->call_count("cuMemcpyAsync"), 0);
+    // Two processes on one GPU: nothing is between them.
+    emulator()->reset_counts();
+    EXPECT_EQ(unpack_from(0, far, 0), UCS_OK);
+    EXPECT_EQ(emulator()->call_count("cuMemcpyAsync"), 0);
+}
+
+// What cannot be asked is taken to be sound: the check's own copy fails, or the owner cannot be seen.
+TEST_F(pair_check, trusts_a_pair_that_it_cannot_ask)
+{
+    entity         here;
+    peer_side      far;
+    planned_faults fails("cuStreamCreateWithPriority=2");
+    EXPECT_EQ(unpack_from(3, far, 1), UCS_OK);
+}
+
+} // namespace nvl::test

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The figures against what was measured and published.
+
+#include "topo/figures.h"
+
+#include <gtest/gtest.h>
+
+namespace nvl {
+
+TEST(figures, a_copy_engine_of_h200_gets_393_of_478_gb_s)
+{
+    EXPECT_NEAR(18 * 26.562 * link_efficiency(4, false), 393.6, 2);
+}
+
+TEST(figures, a_pair_of_v100_links_gets_48_gb_s)
+{
+    EXPECT_NEAR(2 * 25.781 * link_efficiency(2, false), 47.9, 1);
+}
+
+TEST(figures, no_engine_gets_more_than_the_wire)
+{
+    for (int version = 0; version < 9; ++version) {
+        EXPECT_LT(link_efficiency(version, false), 1);
+        EXPECT_LE(link_efficiency(version, true), link_efficiency(version, false));
+    }
+}
+
+TEST(figures, a_newer_link_than_is_known_counts_as_the_newest_known)
+{
+    EXPECT_EQ(link_speed_mb_s(6), link_speed_mb_s(5));
+    EXPECT_EQ(link_speed_mb_s(0), 0);
+    EXPECT_EQ(link_speed_mb_s(facts_unknown), 0);
+}
+
+TEST(figures, a_slot_that_nobody_knows_counts_as_generation_3_with_16_lanes)
+{
+    EXPECT_NEAR(pcie_bytes_s(facts_unknown, facts_unknown), 15.76e9, 1e7);
+    EXPECT_NEAR(pcie_bytes_s(5, 16), 63e9, 1e8);
+    EXPECT_NEAR(pcie_bytes_s(4, 8), 15.75e9, 1e8);
+}
+
+TEST(figures, a_longer_pcie_path_is_never_faster)
+{
+    EXPECT_GE(pcie_efficiency(pcie_level::single), pcie_efficiency(pcie_level::node));
+    EXPECT_GE(pcie_efficiency(pcie_level::node), pcie_efficiency(pcie_level::system));
+}
+
+} // namespace nvl

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The judgement of pairs, one case at a time; whole machines are in test_machines.cpp.
+
+#include "topo/graph.h"
+
+#include "topo/machine_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace nvl {
+
+namespace {
+
+using ::testing::HasSubstr;
+
+// Two H200 whose links do what `links` says, and a pair that does what `pair` says.
+machine_facts two_gpus(const std::string &links, const std::string &pair)
+{
+    return machine_of("machine two\n"
+                      "gpu 0\nuuid GPU-00000000-0000-0000-0000-000000000001\npci 1b:00.0\n"
+                      "compute 9.0\npcie 5 16\n" +
+                      links +
+                      "gpu 1\nuuid GPU-00000000-0000-0000-0000-000000000002\npci 43:00.0\n"
+                      "compute 9.0\npcie 5 16\n" +
+                      links + "pair 0 <-> 1 " + pair + "\n");
+}
+
+pair_path path_of(const machine_facts &facts)
+{
+    return graph(facts).path(0, 1);
+}
+
+constexpr char reached[] =
+    "access yes atomics yes nvml_read ok nvml_write ok nvml_nvlink ok nvml_atomics ok";
+constexpr char over_pcie[] = "access yes nvml_read ok nvml_write ok nvml_nvlink not_supported";
+
+} // namespace
+
+TEST(graph, a_hidden_end_is_a_switch)
+{
+    const auto path =
+        path_of(two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n", reached));
+
+    EXPECT_EQ(path.kind, path_kind::nvswitch);
+    EXPECT_EQ(path.links, 18);
+    EXPECT_FALSE(path.degraded);
+}
+
+TEST(graph, an_unreadable_end_is_a_switch)
+{
+    const auto path =
+        path_of(two_gpus("links 0-17 up version 4 speed 26562 remote unreadable\n", reached));
+
+    EXPECT_EQ(path.kind, path_kind::nvswitch);
+    EXPECT_EQ(path.links, 18);
+}
+
+TEST(graph, a_hidden_end_is_no_evidence_of_nvlink_to_this_peer)
+{
+    const auto path =
+        path_of(two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n", over_pcie));
+
+    EXPECT_EQ(path.kind, path_kind::pcie);
+}
+
+TEST(graph, one_unreadable_end_among_readable_ones_takes_nothing_away)
+{
+    const auto path = path_of(two_gpus("links 0-16 up version 4 speed 26562 remote switch 07:00.0\n"
+                                       "links 17 up version 4 speed 26562 remote unreadable\n",
+                                       reached));
+
+    EXPECT_EQ(path.links, 18);
+}
+
+TEST(graph, a_dead_link_lowers_the_estimate_and_no_more)
+{
+    const auto whole =
+        path_of(two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n", reached));
+    const auto less = path_of(two_gpus("links 0-16 up version 4 speed 26562 remote hidden\n"
+                                       "links 17 down\n",
+                                       reached));
+
+    EXPECT_EQ(less.kind, path_kind::nvswitch);
+    EXPECT_NEAR(less.push_bytes_s, whole.push_bytes_s * 17 / 18, 1e6);
+    EXPECT_TRUE(less.degraded);
+    EXPECT_THAT(less.reason, HasSubstr("1 link is down"));
+}
+
+TEST(graph, a_link_without_a_speed_has_that_of_its_version)
+{
+    const auto path = path_of(two_gpus("links 0-17 up version 4 remote hidden\n", reached));
+
+    EXPECT_NEAR(path.push_bytes_s, 393e9, 2e9);
+}
+
+TEST(graph, a_link_without_a_version_has_that_of_its_gpu)
+{
+    const auto path = path_of(two_gpus("links 0-17 up remote hidden\n", reached));
+
+    EXPECT_NEAR(path.push_bytes_s, 393e9, 2e9);
+}
+
+TEST(graph, one_side_with_unreadable_ends_is_told_by_the_other)
+{
+    auto facts = machine_named("a6000-bridged-x4");
+    for (auto &link : facts.gpus[0].links) {
+        link.remote = link_remote::unreadable;
+        link.remote_pci.clear();
+    }
+    const graph pairs(facts);
+
+    EXPECT_EQ(pairs.path(0, 1).kind, path_kind::nvlink);
+    EXPECT_EQ(pairs.path(0, 1).links, 4);
+    EXPECT_EQ(pairs.path(1, 0).links, 4);
+}
+
+TEST(graph, the_driver_is_believed_when_nvml_denies_peer_access)
+{
+    const auto path =
+        path_of(two_gpus("links 0-17 up version 4 speed 26562 remote switch 07:00.0\n",
+                         "access yes atomics yes nvml_read chipset "
+                         "nvml_write chipset nvml_nvlink chipset"));
+
+    EXPECT_EQ(path.kind, path_kind::nvswitch);
+    EXPECT_THAT(path.reason, HasSubstr("NVML denies peer access"));
+}
+
+TEST(graph, the_driver_is_believed_when_it_denies_peer_access)
+{
+    const auto path = path_of(two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n",
+                                       "access no nvml_read ok nvml_write ok nvml_nvlink ok"));
+
+    EXPECT_FALSE(path.reachable());
+    EXPECT_EQ(path.push_bytes_s, 0);
+}
+
+TEST(graph, nvml_that_fails_changes_neither_reach_nor_direction)
+{
+    for (nvml_state state : {nvml_state::missing, nvml_state::stub, nvml_state::failing}) {
+        auto facts      = two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n", reached);
+        facts.nvml      = state;
+        const auto path = path_of(facts);
+        EXPECT_TRUE(path.over_nvlink()) << to_text(state);
+        EXPECT_GT(path.pull_bytes_s, 300e9) << to_text(state);
+    }
+}
+
+TEST(graph, without_nvml_a_pair_without_atomics_is_on_pcie)
+{
+    auto facts = two_gpus("", "access yes atomics no");
+    facts.nvml = nvml_state::missing;
+
+    EXPECT_EQ(path_of(facts).kind, path_kind::pcie);
+}
+
+TEST(graph, a_status_that_could_not_be_asked_leaves_the_links_to_decide)
+{
+    const auto path = path_of(
+        two_gpus("links 0-17 up version 4 speed 26562 remote switch 07:00.0\n", "access yes"));
+
+    EXPECT_EQ(path.kind, path_kind::nvswitch);
+}
+
+TEST(graph, hwloc_tells_of_nvlink_where_nvml_does_not)
+{
+    const auto path = path_of(two_gpus("", "access yes hwloc 50000"));
+
+    EXPECT_EQ(path.kind, path_kind::nvlink);
+    EXPECT_NEAR(path.push_bytes_s, 41e9, 1e9);
+}
+
+TEST(graph, a_mesh_with_hidden_ends_shares_its_links_out)
+{
+    auto facts = machine_named("dgx1-v100");
+    for (auto &gpu : facts.gpus) {
+        for (auto &link : gpu.links) {
+            link.remote = link_remote::hidden;
+            link.remote_pci.clear();
+        }
+    }
+    const graph pairs(facts);
+
+    // Six links, four peers: one each, which is right for one half and low for the other.
+    EXPECT_EQ(pairs.path(0, 1).kind, path_kind::nvlink);
+    EXPECT_EQ(pairs.path(0, 1).links, 1);
+    EXPECT_EQ(pairs.path(0, 3).links, 1);
+    EXPECT_FALSE(pairs.path(0, 5).reachable());
+}
+
+TEST(graph, a_gpu_hidden_from_cuda_is_judged_by_nvml)
+{
+    auto facts                   = machine_named("h200-vm-x2");
+    facts.gpus[1].cuda           = facts_unknown;
+    facts.pair(0, 1).peer_access = facts.pair(1, 0).peer_access = false; // CUDA cannot be asked
+
+    EXPECT_EQ(path_of(facts).kind, path_kind::nvswitch);
+    facts.pair(0, 1).nvml_read = p2p_status::topology;
+    EXPECT_FALSE(path_of(facts).reachable());
+}
+
+TEST(graph, one_physical_gpu_is_the_same)
+{
+    EXPECT_EQ(graph(machine_named("h200-vm-x2")).path(1, 1).kind, path_kind::same_gpu);
+}
+
+TEST(graph, best_is_the_fastest_pair)
+{
+    const graph pairs(machine_named("dgx1-v100"));
+
+    EXPECT_EQ(pairs.best().links, 2);
+    EXPECT_EQ(graph(machine_named("h100-mig")).best().kind, path_kind::none);
+    EXPECT_EQ(graph(machine_named("rtx4090-x4")).best().kind, path_kind::none);
+}
+
+TEST(judge, a_local_gpu_is_known_by_its_uuid)
+{
+    const graph pairs(machine_named("dgx1-v100"));
+    const auto  path = pairs.judge(0, true, pairs.identity(3));
+
+    EXPECT_EQ(path.kind, path_kind::nvlink);
+    EXPECT_EQ(path.links, 2);
+    EXPECT_EQ(pairs.judge(0, true, pairs.identity(5)).kind, path_kind::none);
+    EXPECT_EQ(pairs.judge(2, true, pairs.identity(2)).kind, path_kind::same_gpu);
+}
+
+TEST(judge, a_gpu_that_the_container_does_not_show_is_refused)
+{
+    const graph  pairs(machine_named("h200-vm-x2"));
+    gpu_identity stranger;
+    stranger.uuid[3] = 7;
+    const auto path  = pairs.judge(0, true, stranger);
+
+    EXPECT_FALSE(path.reachable());
+    EXPECT_THAT(path.reason, HasSubstr("container"));
+}
+
+TEST(judge, without_nvml_a_stranger_on_this_host_gets_the_benefit_of_the_doubt)
+{
+    const graph  pairs(machine_named("h200-vm-x2-no-nvml"));
+    gpu_identity stranger;
+    stranger.uuid[3] = 7;
+    const auto path  = pairs.judge(0, true, stranger);
+
+    EXPECT_TRUE(path.over_nvlink());
+    EXPECT_NEAR(path.push_bytes_s, 393e9, 2e9);
+}
+
+TEST(judge, hosts_of_one_clique_reach_each_other)
+{
+    const graph here(machine_named("gb200-host-a")), there(machine_named("gb200-host-b"));
+    const auto  path = here.judge(0, false, there.identity(2));
+
+    EXPECT_EQ(path.kind, path_kind::fabric);
+    EXPECT_EQ(path.links, 18);
+    EXPECT_NEAR(path.push_bytes_s, 771e9, 20e9);
+    EXPECT_TRUE(there.judge(2, false, here.identity(0)).reachable());
+}
+
+TEST(judge, another_clique_or_cluster_is_another_fabric)
+{
+    const graph here(machine_named("gb200-host-a")), other(machine_named("gb200-other-clique"));
+    auto        peer = other.identity(0);
+
+    EXPECT_THAT(here.judge(0, false, peer).reason, HasSubstr("another clique"));
+    EXPECT_FALSE(here.judge(0, false, peer).reachable());
+    peer = graph(machine_named("gb200-host-b")).identity(0);
+    peer.cluster[0] ^= 1;
+    EXPECT_FALSE(here.judge(0, false, peer).reachable());
+}
+
+TEST(judge, a_zero_cluster_is_no_fabric)
+{
+    const graph one(machine_named("h200-vm-x2")), other(machine_named("dgx-h200"));
+
+    EXPECT_EQ(one.identity(0).cluster, uuid_bytes{});
+    EXPECT_FALSE(one.judge(0, false, other.identity(0)).reachable());
+    // A peer that claims our (zero) cluster gets nothing by it.
+    EXPECT_FALSE(one.judge(0, false, one.identity(0)).reachable());
+}
+
+TEST(judge, an_unfinished_or_failed_fabric_is_none)
+{
+    const auto peer  = graph(machine_named("gb200-host-b")).identity(0);
+    auto       facts = machine_named("gb200-host-a");
+
+    facts.gpus[0].fabric.state  = fabric_state::in_progress;
+    facts.gpus[1].fabric.status = 999;
+    const graph pairs(facts);
+    EXPECT_FALSE(pairs.judge(0, false, peer).reachable());
+    EXPECT_FALSE(pairs.judge(1, false, peer).reachable());
+    EXPECT_TRUE(pairs.judge(2, false, peer).reachable());
+}
+
+TEST(judge, a_fabric_without_an_imex_channel_says_what_is_missing)
+{
+    auto facts = machine_named("gb200-host-a");
+    facts.imex = false;
+    const auto path =
+        graph(facts).judge(0, false, graph(machine_named("gb200-host-b")).identity(0));
+
+    EXPECT_FALSE(path.reachable());
+    EXPECT_THAT(path.reason, HasSubstr("IMEX"));
+}
+
+TEST(judge, a_mig_instance_reaches_nobody)
+{
+    const graph pairs(machine_named("h100-mig"));
+    const int   instance = pairs.find_cuda(0);
+
+    ASSERT_GE(instance, 0);
+    const auto path = pairs.judge(static_cast<size_t>(instance), true, pairs.identity(1));
+    EXPECT_FALSE(path.reachable());
+    EXPECT_THAT(path.reason, HasSubstr("MIG"));
+}
+
+TEST(uuid, is_read_with_and_without_its_prefix)
+{
+    uuid_bytes plain, prefixed;
+
+    ASSERT_TRUE(parse_uuid("a71cf434-9a49-543c-1801-75203a3ddbea", &plain));
+    ASSERT_TRUE(parse_uuid("GPU-A71CF434-9A49-543C-1801-75203A3DDBEA", &prefixed));
+    EXPECT_EQ(plain, prefixed);
+    EXPECT_EQ(format_uuid(plain, "GPU-"), "GPU-a71cf434-9a49-543c-1801-75203a3ddbea");
+    EXPECT_FALSE(parse_uuid("a71cf434-9a49-543c-1801-75203a3ddbe", &plain));
+    EXPECT_FALSE(parse_uuid("a71cf43449a49-543c-1801-75203a3ddbea", &plain));
+    EXPECT_FALSE(parse_uuid("", &plain));
+}
+
+} // namespace nvl
