@@ -216,9 +216,11 @@ bench::bench(const settings &wanted) : wanted_(wanted)
         NVL_NEED(cuStreamSynchronize, it.stream);
     }
     NVL_NEED(cuCtxPushCurrent, gpus_[0].context);
-    CUresult code = cuda().cuCtxEnablePeerAccess(gpus_[1].context, 0);
-    if (code != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
-        need(code, "cuCtxEnablePeerAccess");
+    if (gpus_[0].device != gpus_[1].device) {
+        CUresult code = cuda().cuCtxEnablePeerAccess(gpus_[1].context, 0);
+        if (code != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
+            need(code, "cuCtxEnablePeerAccess");
+        }
     }
     NVL_NEED(cuMemHostAlloc, &host_, wanted.bytes, CU_MEMHOSTALLOC_PORTABLE);
     NVL_NEED(cuDeviceGetAttribute, &sms_, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,

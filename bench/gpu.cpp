@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include <dlfcn.h>
 
@@ -56,8 +57,13 @@ void gpu_driver::need(CUresult code, const char *what) const
     }
 }
 
+// NVL_ONE_GPU=1: the first GPU stands for all.
 gpu::gpu(int ordinal) : ordinal_(ordinal)
 {
+    const char *one = getenv("NVL_ONE_GPU");
+    if (one != nullptr && strcmp(one, "1") == 0) {
+        ordinal_ = ordinal = 0;
+    }
     const gpu_driver &driver = gpu_driver::get();
     CUdevice          device;
     CUcontext         context;

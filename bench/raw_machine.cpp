@@ -115,7 +115,8 @@ raw_machine::raw_machine(const raw_settings &wanted) : wanted_(wanted), cuda_(lo
         fmt::print("# GPU {}: {}\n", wanted.gpus[i], name);
     }
     fmt::print("# driver {}.{}\n", cuda_.version / 1000, cuda_.version % 1000 / 10);
-    for (unsigned i = 0; i < 2; ++i) {
+    // One GPU in both places: what a machine with a single one can tell.
+    for (unsigned i = 0; (i < 2) && (wanted.gpus[0] != wanted.gpus[1]); ++i) {
         int reaches = 0;
         NVL_RAW(*this, cuDeviceCanAccessPeer, &reaches, gpus_[i].device, gpus_[1 - i].device);
         if (reaches == 0) {

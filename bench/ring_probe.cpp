@@ -161,7 +161,7 @@ public:
         }
         open_gpu(gpus_[0], first);
         open_gpu(gpus_[1], second);
-        for (unsigned i = 0; i < 2; ++i) {
+        for (unsigned i = 0; (i < 2) && (first != second); ++i) {
             NVL_NEED(cuCtxPushCurrent, gpus_[i].context);
             CUresult code = cuda_.cuCtxEnablePeerAccess(gpus_[1 - i].context, 0);
             if (code != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
