@@ -51,7 +51,7 @@ public:
     {
         done_.count = 1 << 30;
         copy_piece piece{0x20000000, 0x10000000, size_bytes};
-        if (engine_->copy(direction::push, 1, &piece, 1, op_end{&done_, nullptr}) !=
+        if (engine_->copy(direction::push, 1, &piece, 1, op_end{&done_, nullptr}, true) !=
             UCS_INPROGRESS) {
             fprintf(stderr, "ops_bench: not posted\n");
             exit(1);

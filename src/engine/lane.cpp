@@ -220,9 +220,10 @@ ucs_status_t lane::submit(const copy_piece *pieces, size_t count, const op_end &
         return record(end);
     }
 
-    // A thread without a current context: the driver took nothing. The common
-    // case is spared the question.
-    if ((code == CUDA_ERROR_INVALID_CONTEXT) && (i == 1)) {
+    // A thread without a current context, or with that of another GPU: the driver
+    // took nothing. It says so by either code (INVALID_VALUE: a range of several
+    // chunks). The common case is spared the question.
+    if (((code == CUDA_ERROR_INVALID_CONTEXT) || (code == CUDA_ERROR_INVALID_VALUE)) && (i == 1)) {
         context_guard guard(cuda_, context_);
         code = guard.code();
         for (i = 0; (i < count) && (code == CUDA_SUCCESS); ++i) {

@@ -42,7 +42,7 @@ bool local_memory::find(uint64_t address, local_range *out) noexcept
     if ((found.kind == memory_kind::unknown) && !found.is_unanswered) {
         return false;
     }
-    *out = local_range{address, address + 1, nullptr};
+    *out = local_range{address, address + 1, nullptr, found.kind == memory_kind::device};
     if (found.gpu >= 0) {
         result<const place *> at = region_place(where_, found);
         out->at                  = at.ok() ? at.value() : nullptr;

@@ -133,13 +133,13 @@ ucs_status_t gpu_engine::box_by_lane(unsigned index, const copy_box &box,
 }
 
 ucs_status_t gpu_engine::copy(direction way, unsigned peer, const copy_box &box,
-                              const op_end &end) noexcept
+                              const op_end &end, bool stays) noexcept
 {
     // A few rows may be quicker by the ring, as pieces.
     if (ring_ && (box.rows <= box_rows)) {
         copy_piece rows[box_rows];
         cut_rows(box, rows);
-        return copy(way, peer, rows, box.rows, end, box.rows);
+        return copy(way, peer, rows, box.rows, end, stays, box.rows);
     }
     if (!open_peer(peer)) {
         return UCS_ERR_IO_ERROR;
@@ -187,7 +187,7 @@ ucs_status_t gpu_engine::atomic(const atomic_request &request, const op_end &end
 }
 
 ucs_status_t gpu_engine::copy(direction way, unsigned peer, const copy_piece *pieces, size_t count,
-                              const op_end &end, size_t upcoming) noexcept
+                              const op_end &end, bool stays, size_t upcoming) noexcept
 {
     if (!open_peer(peer)) {
         return UCS_ERR_IO_ERROR;
@@ -205,7 +205,8 @@ ucs_status_t gpu_engine::copy(direction way, unsigned peer, const copy_piece *pi
             } else {
                 ring_->summon(largest);
             }
-            ucs_status_t status = ring_->submit(pieces, count, end);
+            const bool   is_near = stays && (way == direction::pull);
+            ucs_status_t status  = ring_->submit(pieces, count, end, is_near);
             if (status == UCS_INPROGRESS) {
                 return status;
             }

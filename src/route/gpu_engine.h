@@ -33,16 +33,17 @@ public:
                                                       const gpu_engine_config &config) noexcept;
 
     // Starts one operation of `count` pieces. As lane::submit(). A full ring refuses:
-    // waiting for it is quicker than another engine. `upcoming`: pieces that are
-    // posted in one go with these; for many, a kernel is waited for.
+    // waiting for it is quicker than another engine. `stays`: the near side is in
+    // this GPU's memory for good (not managed). `upcoming`: pieces that are posted in
+    // one go with these; for many, a kernel is waited for.
     ucs_status_t copy(direction way, unsigned peer, const copy_piece *pieces, size_t count,
-                      const op_end &end, size_t upcoming = 1) noexcept;
+                      const op_end &end, bool stays, size_t upcoming = 1) noexcept;
 
     // A box between GPUs, as one copy or row by row. UCS_ERR_UNSUPPORTED: it has more
     // than box_rows rows, and a copy engine does not take it (is_pitched()).
     static constexpr size_t box_rows = 64;
     ucs_status_t            copy(direction way, unsigned peer, const copy_box &box,
-                                 const op_end &end) noexcept;
+                                 const op_end &end, bool stays) noexcept;
 
     // The same between the memory of a GPU and page-locked memory of the host: always
     // by the copy engines, in lanes of their own, since the link to the host is

@@ -21,7 +21,7 @@ enum class engine_choice : unsigned { copy_engine, ring };
 struct route_limits {
     // An operation that finds nothing in flight: up to here the ring ends it
     // sooner than the copy engine.
-    size_t alone[2] = {512u << 10, 128u << 10};
+    size_t alone[2] = {512u << 10, 1u << 20};
     // An operation in a stream of them: up to here the ring moves more bytes a
     // second, since the copy engine pauses between two operations.
     size_t stream[2] = {8u << 20, 32u << 20};

@@ -90,7 +90,7 @@ void config_fill(const ucx_api &api, config_rows *rows) noexcept
     *iface++ = row.memunits("PUT_LONE_MAX", "512k",
                             "Largest put for the copy kernel when nothing else is in flight.",
                             NVL_CONFIG_MEMBER(iface_config, put_lone_max));
-    *iface++ = row.memunits("GET_LONE_MAX", "128k",
+    *iface++ = row.memunits("GET_LONE_MAX", "1m",
                             "Largest get for the copy kernel when nothing else is in flight.",
                             NVL_CONFIG_MEMBER(iface_config, get_lone_max));
     *iface++ = row.memunits("PUT_STREAM_MAX", "8m",

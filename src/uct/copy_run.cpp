@@ -26,8 +26,9 @@ ucs_status_t submit_run(iface &self, direction way, const run_head &head, const 
         status = head.is_box ? by.copy_pinned(way, head.box, end)
                              : by.copy_pinned(way, pieces, head.count, end);
     } else {
-        status = head.is_box ? by.copy(way, peer, head.box, end)
-                             : by.copy(way, peer, pieces, head.count, end, upcoming);
+        status = head.is_box
+                     ? by.copy(way, peer, head.box, end, head.side.stays)
+                     : by.copy(way, peer, pieces, head.count, end, head.side.stays, upcoming);
     }
     if (status != UCS_INPROGRESS) {
         head.key->release();

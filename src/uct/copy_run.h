@@ -23,6 +23,7 @@ enum class near_kind { gpu, pinned, pageable };
 struct near_side {
     near_kind    kind = near_kind::gpu;
     const place *at   = nullptr; // null: nowhere that can be reached
+    bool         stays = false;  // in that GPU's memory for good
 };
 
 // What a run is, without its pieces.

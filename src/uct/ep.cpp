@@ -32,7 +32,8 @@ inline ucs_status_t copy(direction way, uct_ep_h super, const uct_iov_t *iov, si
     if (__builtin_expect(size_bytes == 0, 0)) {
         return UCS_OK;
     }
-    const place *near = place_of_buffer(self, iov->buffer, iov->memh);
+    bool         stays;
+    const place *near = place_of_buffer(self, iov->buffer, iov->memh, &stays);
     if (__builtin_expect(near == nullptr, 0)) {
         return post_host(way, super, iov->buffer, size_bytes, remote_addr, rkey, comp);
     }
@@ -53,7 +54,7 @@ inline ucs_status_t copy(direction way, uct_ep_h super, const uct_iov_t *iov, si
 
     copy_piece piece = piece_of(way, reinterpret_cast<uint64_t>(iov->buffer), remote, size_bytes);
     key->acquire(); // paid back when the operation ends
-    status = engine.value()->copy(way, key->peer_index(), &piece, 1, op_end{comp, key});
+    status = engine.value()->copy(way, key->peer_index(), &piece, 1, op_end{comp, key}, stays);
     if (__builtin_expect(status != UCS_INPROGRESS, 0)) {
         key->release();
         self.refused = self.refused || (status == UCS_ERR_NO_RESOURCE);

@@ -35,7 +35,7 @@ near_side side_of(iface &self, const element &what) noexcept
     auto      first = reinterpret_cast<uint64_t>(what.buffer);
     side.kind       = near_kind::pageable;
     if ((what.memh != UCT_MEM_HANDLE_NULL) || !self.local.has_just_missed(first)) {
-        side.at = place_of_buffer(self, what.buffer, what.memh);
+        side.at = place_of_buffer(self, what.buffer, what.memh, &side.stays);
         if (side.at != nullptr) {
             side.kind = near_kind::gpu;
             return side;
@@ -134,7 +134,8 @@ private:
     ucs_status_t add_row(const near_side &side, remote_key *key, const copy_piece &piece) noexcept
     {
         bool fits = (all_.count != 0) && (side.at == all_.side.at) &&
-                    (side.kind == all_.side.kind) && (key == all_.key);
+                    (side.kind == all_.side.kind) && (side.stays == all_.side.stays) &&
+                    (key == all_.key);
         if (fits && (all_.count == 1) && (piece.dst > all_.box.dst) && (piece.src > all_.box.src)) {
             all_.box.dst_step = piece.dst - all_.box.dst;
             all_.box.src_step = piece.src - all_.box.src;
@@ -190,43 +191,45 @@ ucs_status_t gather(iface &self, direction way, const source_t &source, sink_t s
     return all.finish();
 }
 
-// Everything is checked before anything is posted: either all of it is, or nothing.
+// In one pass: the GPU copies the first pieces while the next ones are looked up. What
+// is wrong in the first run is refused and nothing is posted; behind it, the request
+// ends with the error.
 template<typename source_t>
 ucs_status_t post_all(direction way, iface &self, const source_t &source,
                       uct_completion_t *comp) noexcept
 {
-    size_t       runs   = 0;
-    size_t       pieces = 0;
-    run          only; // the one run that most have
-    ucs_status_t status = gather(self, way, source, [&](const run &all) {
-        pieces += all.count;
-        if (++runs == 1) {
-            only = all;
-        }
-        return UCS_OK;
-    });
-    if ((status != UCS_OK) || (runs == 0)) {
-        return status;
-    }
     if (!may_post(self)) {
         return no_room(self);
     }
-    if (runs == 1) {
-        status = submit_run(self, way, only, only.pieces, pieces, comp);
-        return (status == UCS_ERR_NO_RESOURCE) ? no_room(self) : status;
-    }
 
-    joint_request *joint = self.joints.open(self, comp);
-    if (joint == nullptr) {
-        return UCS_ERR_NO_MEMORY;
-    }
-    status = gather(self, way, source, [&](const run &all) {
-        // The first run may wait for a kernel, as long as one that is full would.
-        size_t upcoming = std::max(std::min(pieces, run_length), all.count);
-        pieces          = 0;
-        return joint->post(way, all, upcoming);
+    run            first; // kept back until there is a second: most have one alone
+    size_t         runs   = 0;
+    joint_request *joint  = nullptr;
+    ucs_status_t   status = gather(self, way, source, [&](const run &all) {
+        if (++runs == 1) {
+            static_cast<run_head &>(first) = all;
+            std::copy_n(all.pieces, all.is_box ? 0 : all.count, first.pieces);
+            return UCS_OK;
+        }
+        if (joint == nullptr) {
+            joint = self.joints.open(self, comp);
+            if (joint == nullptr) {
+                return UCS_ERR_NO_MEMORY;
+            }
+            // It may wait for a kernel, as long as a run that is full would.
+            ucs_status_t posted =
+                joint->post(way, first, std::max(std::min(source.size(), run_length), first.count));
+            if (posted != UCS_OK) {
+                return posted;
+            }
+        }
+        return joint->post(way, all, all.count);
     });
-    status = joint->close(status);
+    if (joint != nullptr) {
+        status = joint->close(status);
+    } else if ((status == UCS_OK) && (runs != 0)) {
+        status = submit_run(self, way, first, first.pieces, first.count, comp);
+    }
     return (status == UCS_ERR_NO_RESOURCE) ? no_room(self) : status;
 }
 

@@ -72,15 +72,22 @@ inline copy_piece piece_of(direction way, uint64_t local, uint64_t remote,
 }
 
 // Where copies from and to a local buffer run; null: it is memory of the host. A
-// buffer without a registration is looked up.
-inline const place *place_of_buffer(iface &self, const void *buffer, uct_mem_h memh) noexcept
+// buffer without a registration is looked up. *stays: it is known to be in that GPU's
+// memory for good.
+inline const place *place_of_buffer(iface &self, const void *buffer, uct_mem_h memh,
+                                    bool *stays) noexcept
 {
+    *stays = false;
     if (__builtin_expect(memh != UCT_MEM_HANDLE_NULL, 0)) {
         return registration_of(memh)->where();
     }
     const local_range *found =
         self.local.find(*self.domain->local, reinterpret_cast<uint64_t>(buffer));
-    return (found != nullptr) ? found->at : nullptr;
+    if (__builtin_expect(found == nullptr, 0)) {
+        return nullptr;
+    }
+    *stays = found->stays;
+    return found->at;
 }
 
 // The place that copies between memory of the host and a peer's; null: there is none.

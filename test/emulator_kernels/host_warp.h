@@ -93,10 +93,21 @@ public:
         }
     }
 
-    void finish(uint32_t number)
+    void finish(const ring_descriptor &slot)
     {
         world_.step();
-        store(shared_->done[number % ring_slots], number);
+        store(shared_->done[slot.sequence % ring_slots], slot.sequence);
+    }
+
+    uint32_t ticks() const noexcept
+    {
+        return static_cast<uint32_t>(2 * now_ns());
+    }
+
+    // Threads of the processor take longer for a look than a GPU waits for one.
+    uint32_t pause(uint32_t) const noexcept
+    {
+        return ticks();
     }
 
     void mark_skip(uint32_t generation, uint32_t number)

@@ -312,7 +312,7 @@ TEST(estimate, is_true_for_a_pair_that_is_named_and_a_bid_for_others)
     double push = estimated(here, UCT_EP_OP_PUT_ZCOPY, from, to);
     double pull = estimated(here, UCT_EP_OP_GET_ZCOPY, from, to);
     double bid  = estimated(here, UCT_EP_OP_PUT_ZCOPY, unknown, unknown);
-    EXPECT_LT(pull, push) << "a pull is slower on this machine";
+    EXPECT_LE(pull, push) << "a pull is never taken for the faster one";
     EXPECT_GT(push, 300e9);
     EXPECT_LT(push, 400e9) << "393 GB/s were measured";
     // Whatever the machine: four times as much as a card of 800 Gb/s, since UCP gives bytes to lanes beyond a quarter.

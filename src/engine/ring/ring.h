@@ -16,9 +16,11 @@
 #include <cstdint>
 
 #if defined(__CUDACC__)
-#define NVL_RING_CODE __host__ __device__ inline
+#define NVL_RING_CODE   __host__ __device__ inline
+#define NVL_RING_MEMBER __host__ __device__
 #else
 #define NVL_RING_CODE inline
+#define NVL_RING_MEMBER
 #endif
 
 namespace nvl {
@@ -53,6 +55,10 @@ struct ring_atomic_words {
     uint64_t compare; // from the host, for compare_swap
     uint64_t before;  // from the kernel: what was there
 };
+
+// The target is in the memory of the GPU that copies, where all that may look for it
+// meet: the done word need not wait until the whole system has seen the bytes.
+constexpr uint32_t ring_flag_near = 0x200;
 
 // For the host alone: this continues the piece of the descriptor before it. Two
 // pieces may be neighbours and yet belong to different allocations.

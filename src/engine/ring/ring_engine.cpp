@@ -78,13 +78,13 @@ inline void ring_engine::write_slot(uint64_t dst, uint64_t src, uint32_t size_by
     tell(slot.sequence, number);
 }
 
-inline void ring_engine::write_copy(const copy_piece &piece, uint32_t chunk) noexcept
+inline void ring_engine::write_copy(const copy_piece &piece, uint32_t chunk,
+                                    uint32_t flags) noexcept
 {
-    size_t   offset = 0;
-    uint32_t flags  = ring_kind_copy;
+    size_t offset = 0;
     for (; piece.size_bytes - offset > chunk; offset += chunk) {
         write_slot(piece.dst + offset, piece.src + offset, chunk, flags);
-        flags = ring_kind_copy | ring_flag_more;
+        flags |= ring_flag_more;
     }
     write_slot(piece.dst + offset, piece.src + offset,
                static_cast<uint32_t>(piece.size_bytes - offset), flags);
@@ -97,8 +97,10 @@ inline void ring_engine::post(const op_end &end) noexcept
     tell(shared_->orders.tail, posted_);
 }
 
-ucs_status_t ring_engine::submit(const copy_piece *pieces, size_t count, const op_end &end) noexcept
+ucs_status_t ring_engine::submit(const copy_piece *pieces, size_t count, const op_end &end,
+                                 bool is_near) noexcept
 {
+    const uint32_t flags = ring_kind_copy | (is_near ? ring_flag_near : 0);
     if (__builtin_expect(!ready(), 0)) {
         return UCS_ERR_NO_RESOURCE;
     }
@@ -107,28 +109,29 @@ ucs_status_t ring_engine::submit(const copy_piece *pieces, size_t count, const o
     if (__builtin_expect((count == 1) && (pieces->size_bytes <= config_.alone_bytes) &&
                              (in_flight() != ring_slots),
                          1)) {
-        write_slot(pieces->dst, pieces->src, static_cast<uint32_t>(pieces->size_bytes),
-                   ring_kind_copy);
+        write_slot(pieces->dst, pieces->src, static_cast<uint32_t>(pieces->size_bytes), flags);
         post(end);
         if (__builtin_expect(!large_, 0)) {
             consider_growth(pieces->size_bytes);
         }
         return UCS_INPROGRESS;
     }
-    return submit_cut(pieces, count, end);
+    return submit_cut(pieces, count, end, flags);
 }
 
 // Any number of pieces of any size.
-ucs_status_t ring_engine::submit_cut(const copy_piece *pieces, size_t count,
-                                     const op_end &end) noexcept
+ucs_status_t ring_engine::submit_cut(const copy_piece *pieces, size_t count, const op_end &end,
+                                     uint32_t flags) noexcept
 {
     const uint32_t load  = in_flight();
     size_t         total = 0;
-    size_t         slots = 0;
+    size_t         slots = count;
     for (size_t i = 0; i < count; ++i) {
-        size_t chunk = chunk_bytes(pieces[i].size_bytes, load);
-        total += pieces[i].size_bytes;
-        slots += std::max<size_t>(1, (pieces[i].size_bytes + chunk - 1) / chunk);
+        const size_t size = pieces[i].size_bytes;
+        total += size;
+        if (size > config_.alone_bytes) {
+            slots += (size - 1) / chunk_bytes(size, load);
+        }
     }
     if (__builtin_expect(slots > ring_slots - load, 0)) {
         return (slots > ring_slots) ? UCS_ERR_EXCEEDS_LIMIT : UCS_ERR_NO_RESOURCE;
@@ -138,7 +141,7 @@ ucs_status_t ring_engine::submit_cut(const copy_piece *pieces, size_t count,
     }
 
     for (size_t i = 0; i < count; ++i) {
-        write_copy(pieces[i], chunk_bytes(pieces[i].size_bytes, load));
+        write_copy(pieces[i], chunk_bytes(pieces[i].size_bytes, load), flags);
     }
     post(end);
     if (!large_) {

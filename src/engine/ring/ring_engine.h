@@ -133,10 +133,12 @@ public:
     // waits for the kernel to report in, but at most `most_ns`. True if it did.
     bool await(size_t size_bytes, double most_ns) noexcept;
 
-    // Posts `count` copies as one operation. UCS_INPROGRESS: `end` is finished
-    // by poll(). UCS_ERR_NO_RESOURCE: no kernel or no room, nothing was posted.
+    // Posts `count` copies as one operation. `is_near`: all targets are in the memory
+    // of this engine's GPU. UCS_INPROGRESS: `end` is finished by poll().
+    // UCS_ERR_NO_RESOURCE: no kernel or no room, nothing was posted.
     // UCS_ERR_EXCEEDS_LIMIT: more than the ring could ever hold.
-    ucs_status_t submit(const copy_piece *pieces, size_t count, const op_end &end) noexcept;
+    ucs_status_t submit(const copy_piece *pieces, size_t count, const op_end &end,
+                        bool is_near = false) noexcept;
 
     // The same with bytes of the host, at most ring_inline_bytes, which are
     // copied before it returns.
@@ -260,14 +262,15 @@ private:
     unsigned fail_all(ucs_status_t status) noexcept;
     void     release_uses() noexcept;
 
-    ucs_status_t submit_cut(const copy_piece *pieces, size_t count, const op_end &end) noexcept;
+    ucs_status_t submit_cut(const copy_piece *pieces, size_t count, const op_end &end,
+                            uint32_t flags) noexcept;
     uint32_t     chunk_bytes(size_t size_bytes, uint32_t load) const noexcept;
     uint64_t     inline_address(uint32_t slot) const noexcept
     {
         return shared_device_ + offsetof(ring_shared, inline_data) + slot * ring_inline_bytes;
     }
     void     write_slot(uint64_t dst, uint64_t src, uint32_t size_bytes, uint32_t flags) noexcept;
-    void     write_copy(const copy_piece &piece, uint32_t chunk) noexcept;
+    void     write_copy(const copy_piece &piece, uint32_t chunk, uint32_t flags) noexcept;
     void     post(const op_end &end) noexcept;
     uint32_t room() const noexcept
     {

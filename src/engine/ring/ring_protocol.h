@@ -26,6 +26,7 @@
 #define NVLINK_ENGINE_RING_RING_PROTOCOL_H
 
 #include "engine/ring/ring.h"
+#include "engine/ring/ring_phase.h"
 
 #if defined(__CUDACC__)
 #define NVL_RING_STEP __device__ __forceinline__
@@ -72,15 +73,27 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
     uint32_t       next       = first;
     uint32_t       published  = first - 1;
     uint32_t       turns      = 0; // with work, since the clock was read
+    ring_phase     phase;
+    uint32_t       looks     = 0; // since the end of a lone operation
+    uint32_t       end_ticks = 0; // when that was
+    bool           is_lone   = false; // the last operation was one
 
     for (;;) {
         ring_view view = self.look(next);
         bool      work = ring_reached(view.orders.tail, next);
+        ++looks;
         if (work && (view.orders.leave_now != generation) && (turns != turns_per_look)) {
             if ((view.orders.tail == next) && (view.slot.size_bytes <= launch.alone_bytes) &&
                 ring_is(view.slot, next)) {
+                const uint32_t found_ticks = self.ticks();
                 self.copy_alone(view.slot);
-                self.finish(next);
+                self.finish(view.slot);
+                if (is_lone) {
+                    phase.found(looks, found_ticks - end_ticks);
+                }
+                is_lone   = true;
+                looks     = 0;
+                end_ticks = self.pause(phase.delay());
                 // Told to the workers with the next publication: they need not
                 // wake for it.
                 self.mark_skip(generation, next);
@@ -91,7 +104,8 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
                 }
                 published = view.orders.tail;
                 self.publish_tail(generation, published);
-                next = published + 1;
+                next    = published + 1;
+                is_lone = false;
             }
             ++turns;
             continue;
@@ -162,7 +176,7 @@ NVL_RING_STEP void ring_work(warp &self, const ring_launch &launch, uint32_t fir
             want += fetch.skipped * workers;
         } else if (ring_is(fetch.slot, want)) {
             self.copy(fetch.slot);
-            self.finish(want);
+            self.finish(fetch.slot);
             want += workers;
         } else if (ring_is_past(fetch.slot, want)) {
             want += workers;
