@@ -415,7 +415,8 @@ double bench::copy_time(gpu_engine &engine)
     copy_piece       piece = {gpus_[1].memory, gpus_[0].memory, 8};
     done.count             = 2; // never called
     double start           = now_us();
-    if (engine.copy(direction::push, 1, &piece, 1, op_end{&done, nullptr}, true) != UCS_INPROGRESS) {
+    if (engine.copy(direction::push, 1, &piece, 1, op_end{&done, nullptr}, true) !=
+        UCS_INPROGRESS) {
         die("not posted");
     }
     while (done.count == 2) {

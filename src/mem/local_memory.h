@@ -26,7 +26,7 @@ struct local_range {
     uint64_t     base = 0;
     uint64_t     end  = 0; // behind its last byte
     const place *at =
-        nullptr; // null: memory that the driver copies, mostly page-locked host memory
+        nullptr;        // null: memory that the driver copies, mostly page-locked host memory
     bool stays = false; // in the memory of that place's GPU: not managed
 };
 

@@ -132,8 +132,8 @@ ucs_status_t gpu_engine::box_by_lane(unsigned index, const copy_box &box,
     return by->submit(rows, box.rows, end);
 }
 
-ucs_status_t gpu_engine::copy(direction way, unsigned peer, const copy_box &box,
-                              const op_end &end, bool stays) noexcept
+ucs_status_t gpu_engine::copy(direction way, unsigned peer, const copy_box &box, const op_end &end,
+                              bool stays) noexcept
 {
     // A few rows may be quicker by the ring, as pieces.
     if (ring_ && (box.rows <= box_rows)) {

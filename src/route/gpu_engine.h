@@ -42,8 +42,8 @@ public:
     // A box between GPUs, as one copy or row by row. UCS_ERR_UNSUPPORTED: it has more
     // than box_rows rows, and a copy engine does not take it (is_pitched()).
     static constexpr size_t box_rows = 64;
-    ucs_status_t            copy(direction way, unsigned peer, const copy_box &box,
-                                 const op_end &end, bool stays) noexcept;
+    ucs_status_t copy(direction way, unsigned peer, const copy_box &box, const op_end &end,
+                      bool stays) noexcept;
 
     // The same between the memory of a GPU and page-locked memory of the host: always
     // by the copy engines, in lanes of their own, since the link to the host is

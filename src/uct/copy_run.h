@@ -21,9 +21,9 @@ enum class near_kind { gpu, pinned, pageable };
 
 // Where the near side of a piece is, and the place that copies.
 struct near_side {
-    near_kind    kind = near_kind::gpu;
-    const place *at   = nullptr; // null: nowhere that can be reached
-    bool         stays = false;  // in that GPU's memory for good
+    near_kind    kind  = near_kind::gpu;
+    const place *at    = nullptr; // null: nowhere that can be reached
+    bool         stays = false;   // in that GPU's memory for good
 };
 
 // What a run is, without its pieces.

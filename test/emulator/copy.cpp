@@ -37,6 +37,20 @@ bool may_touch_all(const context &ctx, const std::vector<piece> &pieces, bool wr
     return true;
 }
 
+// As seen on driver 580: access to VMM memory is that of the calling thread's context, not of the
+// stream's, and without a context only what lies in one chunk is found.
+bool may_touch_from_here(const std::vector<piece> &pieces, bool write)
+{
+    std::shared_ptr<context> here;
+    const bool               none = current_context_even_faulty(&here) != CUDA_SUCCESS;
+    for (const piece &p : pieces) {
+        if (p.from != nullptr && p.from->kind == range_kind::vmm &&
+            (none ? pieces.size() > 1 : !may_touch(*here->dev, here.get(), *p.from, write)))
+            return false;
+    }
+    return true;
+}
+
 // The addresses that a shape spans, first to last byte.
 size_t span(size_t row, size_t rows, size_t pitch, size_t planes, size_t plane)
 {
@@ -51,6 +65,7 @@ CUresult check_side(const context &ctx, uint64_t address, size_t size, side what
     EMU_REQUIRE(what != side::gpu || !is_pageable(*pieces), CUDA_ERROR_INVALID_VALUE);
     EMU_REQUIRE(address != 0, CUDA_ERROR_INVALID_VALUE);
     EMU_REQUIRE(may_touch_all(ctx, *pieces, write), CUDA_ERROR_INVALID_VALUE);
+    EMU_REQUIRE(may_touch_from_here(*pieces, write), CUDA_ERROR_INVALID_VALUE);
     return CUDA_SUCCESS;
 }
 

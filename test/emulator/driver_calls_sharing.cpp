@@ -236,6 +236,25 @@ void vmm_two_chunks()
     must("size", CU(cuPointerGetAttribute)(&size_b, CU_POINTER_ATTRIBUTE_RANGE_SIZE, va + chunk));
     report_value("range start attribute", static_cast<long long>(start_b - va));
     report_value("range size attribute", static_cast<long long>(size_b));
+
+    // By whose context access is judged, and what the driver says without one.
+    CUdeviceptr plain = allocate(2 * chunk);
+    CUstream    s     = make_stream();
+    CUcontext   own   = nullptr;
+    must("pop", CU(cuCtxPopCurrent_v2)(&own));
+    report("without a context, plain", CU(cuMemcpyAsync)(plain, plain + chunk, chunk, s));
+    report("without a context, one chunk", CU(cuMemcpyAsync)(va, plain, chunk, s));
+    report("without a context, both", CU(cuMemcpyAsync)(va, plain, 2 * chunk, s));
+    report("without a context, across", CU(cuMemcpyAsync)(va + chunk - 8, plain, 16, s));
+    if (has_two_gpus()) {
+        CUcontext other = start(1);
+        report("other GPU's context, plain", CU(cuMemcpyAsync)(plain, plain + chunk, chunk, s));
+        report("other GPU's context, one chunk", CU(cuMemcpyAsync)(va, plain, chunk, s));
+        report("other GPU's context, both", CU(cuMemcpyAsync)(va, plain, 2 * chunk, s));
+        must("pop", CU(cuCtxPopCurrent_v2)(&other));
+    }
+    must("push", CU(cuCtxPushCurrent_v2)(own));
+    must("wait", CU(cuStreamSynchronize)(s));
     report("unmap both", CU(cuMemUnmap)(va, 2 * chunk));
 }
 

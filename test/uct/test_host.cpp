@@ -185,7 +185,7 @@ TEST(pageable_host_memory, ends_with_the_error_of_its_copy)
     completion  done, later;
     expect_log("cuMemcpyAsync");
     {
-        planned_faults faults("cuMemcpyAsync:3=1");
+        planned_faults faults("cuMemcpyAsync:3=801");
         ASSERT_EQ(post(c, true, local.address(), size_max, 0, &done), UCS_INPROGRESS);
         ASSERT_TRUE(c.wait(done));
         EXPECT_NE(done.status, UCS_OK);

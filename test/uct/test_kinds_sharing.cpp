@@ -93,7 +93,8 @@ TEST_P(kind_sharing, leaves_nothing_behind)
     peer_side far;
     uint64_t  warm = far.allocate_kind(GetParam(), 1, size);
     {
-        unpacked key(far.key(warm));
+        unpacked key(far.key(warm)); // and what the first copy opens stays open
+        ASSERT_NO_FATAL_FAILURE(put_reaches(here, far, warm, key, 99));
     }
     far.release(warm);
     ASSERT_TRUE(comes_true([] { return live_imports() == 0; }));

@@ -61,6 +61,11 @@ uint32_t ring_engine::chunk_bytes(size_t size_bytes, uint32_t load) const noexce
                                                      : config_.chunk_large_bytes;
 }
 
+inline bool ring_engine::is_done(uint32_t number) const noexcept
+{
+    return seen(shared_->done[number % ring_slots]) == number;
+}
+
 inline void ring_engine::write_slot(uint64_t dst, uint64_t src, uint32_t size_bytes,
                                     uint32_t flags) noexcept
 {
@@ -220,14 +225,24 @@ void ring_engine::forget_end(uint32_t number) noexcept
 
 // ---- what is done -----------------------------------------------------------
 
+// Each done word that the GPU writes takes its line of sixteen out of the processor's cache: in
+// a stream several are awaited and read together, but for a look at the next one now and then.
+inline bool ring_engine::is_worth_a_look() noexcept
+{
+    constexpr uint32_t together     = 8;
+    constexpr uint32_t calls_a_look = 4;
+    return (in_flight() < together) || ((++hesitations_ % calls_a_look) == 0) ||
+           is_done(finished_ + together);
+}
+
 unsigned ring_engine::poll(unsigned max) noexcept
 {
     unsigned count  = 0;
     uint32_t before = finished_;
 
-    while ((finished_ != posted_) && (count < max)) {
+    for (bool go = is_worth_a_look(); go && (finished_ != posted_) && (count < max);) {
         uint32_t next = finished_ + 1;
-        if (seen(shared_->done[next % ring_slots]) != next) {
+        if (!is_done(next)) {
             break;
         }
         // By value: the completion may post, and so take this slot again.
@@ -355,13 +370,13 @@ void ring_engine::check_stall(uint64_t now) noexcept
     // may be another launch.
     uint32_t asked = newest_;
     (void)refresh();
-    bool is_done = seen(shared_->done[(finished_ + 1) % ring_slots]) == finished_ + 1;
+    const bool is_next_done = is_done(finished_ + 1);
     if (newest_ != asked) {
         return;
     }
     if ((state_ == state::running) || (state_ == state::launched)) {
         kernel_lost();
-    } else if ((state_ == state::idle) && !backing_ && !is_done && (finished_ != posted_)) {
+    } else if ((state_ == state::idle) && !backing_ && !is_next_done && (finished_ != posted_)) {
         NVL_ERROR("the copy kernel is gone and has left operations undone");
         broken_ = UCS_ERR_IO_ERROR;
     }

@@ -40,7 +40,7 @@ struct ring_config {
     uint32_t chunk_large_bytes  = 8192;
     uint32_t chunk_stream_bytes = 16384;
     size_t   chunk_limit_bytes  = 65536;
-    uint32_t stream_descriptors = 128;
+    uint32_t stream_descriptors = 32;
     // The kernel leaves after idle_ns without work, at the latest after stay_ns.
     double idle_ns = 50e3;
     double stay_ns = 2e6;
@@ -269,6 +269,8 @@ private:
     {
         return shared_device_ + offsetof(ring_shared, inline_data) + slot * ring_inline_bytes;
     }
+    bool     is_done(uint32_t number) const noexcept;
+    bool     is_worth_a_look() noexcept;
     void     write_slot(uint64_t dst, uint64_t src, uint32_t size_bytes, uint32_t flags) noexcept;
     void     write_copy(const copy_piece &piece, uint32_t chunk, uint32_t flags) noexcept;
     void     post(const op_end &end) noexcept;
@@ -309,15 +311,16 @@ private:
     // ---- read by every post and poll
     ring_shared              *shared_ = nullptr;
     std::unique_ptr<op_end[]> ends_;
-    uint32_t                  posted_     = 0; // last number that is written
-    uint32_t                  finished_   = 0; // last number that is reported
-    state                     state_      = state::idle;
-    uint32_t                  generation_ = 0;     // of the kernel that state_ is about
-    uint32_t                  newest_     = 0;     // of the last launch
-    bool                      large_      = false; // what the last launch was
-    ucs_status_t              broken_     = UCS_OK;
-    uint32_t                  polls_      = 0;
-    waiter                   *waiting_    = nullptr; // the first that waits for a kernel
+    uint32_t                  posted_      = 0; // last number that is written
+    uint32_t                  finished_    = 0; // last number that is reported
+    state                     state_       = state::idle;
+    uint32_t                  generation_  = 0;     // of the kernel that state_ is about
+    uint32_t                  newest_      = 0;     // of the last launch
+    bool                      large_       = false; // what the last launch was
+    ucs_status_t              broken_      = UCS_OK;
+    uint32_t                  polls_       = 0;
+    uint32_t                  hesitations_ = 0;
+    waiter                   *waiting_     = nullptr; // the first that waits for a kernel
 
     // ---- out of line
     const cuda_api &cuda_;

@@ -74,8 +74,8 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
     uint32_t       published  = first - 1;
     uint32_t       turns      = 0; // with work, since the clock was read
     ring_phase     phase;
-    uint32_t       looks     = 0; // since the end of a lone operation
-    uint32_t       end_ticks = 0; // when that was
+    uint32_t       looks     = 0;     // since the end of a lone operation
+    uint32_t       end_ticks = 0;     // when that was
     bool           is_lone   = false; // the last operation was one
 
     for (;;) {

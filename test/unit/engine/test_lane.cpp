@@ -242,7 +242,7 @@ TEST_P(lane_test, refuses_what_the_driver_refuses_and_goes_on)
     open();
     ending end(&order_, 1);
     {
-        planned_faults once("cuMemcpyAsync:1=1");
+        planned_faults once("cuMemcpyAsync:1=801");
         EXPECT_NE(submit(&end), UCS_INPROGRESS);
     }
     EXPECT_EQ(end.super.count, 1);
@@ -250,6 +250,22 @@ TEST_P(lane_test, refuses_what_the_driver_refuses_and_goes_on)
     EXPECT_EQ(submit(&end), UCS_INPROGRESS);
     ASSERT_TRUE(poll_until([&] { return !order_.empty(); }));
     EXPECT_EQ(end.status, UCS_OK);
+}
+
+// What the driver says to a thread with no context, or with that of another GPU.
+TEST_P(lane_test, tries_again_in_its_own_context)
+{
+    open();
+    for (const char *plan : {"cuMemcpyAsync:1=1", "cuMemcpyAsync:1=201"}) {
+        ending end(&order_, 1);
+        {
+            planned_faults once(plan);
+            EXPECT_EQ(submit(&end), UCS_INPROGRESS) << plan;
+        }
+        ASSERT_TRUE(poll_until([&] { return !order_.empty(); }));
+        EXPECT_EQ(end.status, UCS_OK);
+        order_.clear();
+    }
 }
 
 TEST_P(lane_test, keeps_the_use_of_pieces_that_went_before_one_that_was_refused)
