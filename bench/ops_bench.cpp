@@ -4,7 +4,6 @@
 // the ring and by a lane, in batches. The driver's own time is not in it (prompt_gpu.h);
 // the counter `calls` says how many driver calls an operation makes. bench/compare_ops compares two
 // results.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <benchmark/benchmark.h>
 
 #include "base/clock.h"
+#include "batch_clock.h"
 #include "prompt_gpu.h"
 #include "route/gpu_engine.h"
 
@@ -86,40 +86,6 @@ void warm_up(target &at, size_t size_bytes)
     (void)at.gpu().take_calls();
 }
 
-double seconds_of(uint64_t ticks)
-{
-    return static_cast<double>(ticks) / static_cast<double>(clock_from_ns(1e9));
-}
-
-// Times one batch in each iteration of a benchmark and keeps the fastest: on a machine that does
-// other things as well, an average says how busy it was.
-class batch_clock {
-public:
-    batch_clock(benchmark::State &state, unsigned batch) : state_(state), batch_(batch)
-    {
-    }
-
-    void add(uint64_t ticks)
-    {
-        state_.SetIterationTime(seconds_of(ticks));
-        best_ = std::min(best_, ticks);
-        operations_ += batch_;
-    }
-
-    void report(target &at)
-    {
-        state_.counters["best_ns"] = seconds_of(best_) * 1e9 / batch_;
-        state_.counters["calls"] =
-            static_cast<double>(at.gpu().take_calls()) / static_cast<double>(operations_);
-    }
-
-private:
-    benchmark::State &state_;
-    unsigned          batch_;
-    uint64_t          best_       = UINT64_MAX;
-    uint64_t          operations_ = 0;
-};
-
 enum class part { post, progress };
 
 // `batch` operations at once; only one half of the work is timed.
@@ -142,7 +108,7 @@ void measure(benchmark::State &state, target &at, size_t size_bytes, part which)
         uint64_t end = clock_ticks();
         clock.add((which == part::post) ? posted - start : end - finished);
     }
-    clock.report(at);
+    clock.report(at.gpu().take_calls());
 }
 
 void ring_post(benchmark::State &state)
@@ -195,7 +161,7 @@ void idle_progress(benchmark::State &state)
         }
         clock.add(clock_ticks() - start);
     }
-    clock.report(at);
+    clock.report(at.gpu().take_calls());
 }
 
 BENCHMARK(ring_post)->Arg(64)->UseManualTime();

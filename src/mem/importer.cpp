@@ -214,10 +214,9 @@ std::unique_ptr<mapping> importer::open_shared(const import_key &key, const owne
     return open_inline(key, why);
 }
 
-ucs_status_t tell_freed(const import_key &key) noexcept
+ucs_status_t tell_freed(uint64_t base) noexcept
 {
-    NVL_DIAG("the peer has let go of its memory at 0x%" PRIx64 " before its key was used",
-             key.base);
+    NVL_DIAG("the peer has let go of its memory at 0x%" PRIx64 " before its key was used", base);
     return UCS_ERR_UNREACHABLE;
 }
 
@@ -227,7 +226,7 @@ ucs_status_t importer::open(const import_key &key, const std::shared_ptr<owner_l
     std::string  why;
     ucs_status_t status = UCS_ERR_UNREACHABLE;
     if (!link->is_alive(key.serial)) {
-        return tell_freed(key);
+        return tell_freed(key.base);
     }
     if (key.other_host) {
         *opened = is_in_fabric(key, &why) ? open_inline(key, &why) : nullptr;
@@ -241,7 +240,7 @@ ucs_status_t importer::open(const import_key &key, const std::shared_ptr<owner_l
     // Handles name addresses, which may by now be those of other memory.
     if ((status == UCS_OK) && !link->is_alive(key.serial)) {
         opened->reset();
-        return tell_freed(key);
+        return tell_freed(key.base);
     }
     if (status == UCS_ERR_UNREACHABLE) {
         tell_refused(key, why);

@@ -71,8 +71,8 @@ struct import_key {
     }
 };
 
-// Says that the owner has let go of that memory; UCS_ERR_UNREACHABLE.
-ucs_status_t tell_freed(const import_key &key) noexcept;
+// Says that the owner has let go of its memory at `base`; UCS_ERR_UNREACHABLE.
+ucs_status_t tell_freed(uint64_t base) noexcept;
 
 class importer {
 public:

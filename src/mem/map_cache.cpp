@@ -108,6 +108,7 @@ void map_cache::forget(map_entry &gone) noexcept
 void map_cache::take_out(map_entry &gone, closed &out)
 {
     out.push_back(std::move(gone.opened));
+    ++closings_;
     unused_bytes_ -= gone.key->size_bytes;
     unused_.erase(gone.at);
     forget(gone);
@@ -171,16 +172,24 @@ void map_cache::trim(closed &out)
     }
 }
 
-result<mapping *> map_cache::share(std::unique_lock<std::mutex> &lock, map_entry &found) noexcept
+// True also of what is being opened: who opens it looks.
+bool map_cache::is_alive(const map_entry &entry) noexcept
 {
-    if (found.opened && !found.opened->link_->is_alive(found.key->serial)) {
-        return tell_freed(*found.key);
-    }
+    return !entry.opened || entry.opened->link_->is_alive(entry.key->serial);
+}
+
+void map_cache::use(map_entry &found) noexcept
+{
     if ((found.status == UCS_OK) && (found.users == 0)) {
         found.node.splice(found.node.end(), unused_, found.at);
         unused_bytes_ -= found.key->size_bytes;
     }
     ++found.users;
+}
+
+result<mapping *> map_cache::share(std::unique_lock<std::mutex> &lock, map_entry &found) noexcept
+{
+    use(found);
     opened_.wait(lock, [&] { return found.status != UCS_INPROGRESS; });
     if (found.status == UCS_OK) {
         return found.opened.get();
@@ -262,35 +271,63 @@ result<mapping *> map_cache::acquire(const import_key &key) noexcept
     closed dead; // closed after the lock is gone
     try {
         std::unique_lock<std::mutex> lock(mutex_);
+        auto                         found    = table_.find(key);
+        bool                         is_known = found != table_.end();
+        if (is_known && is_alive(found->second)) {
+            return share(lock, found->second);
+        }
+        // Only who opens something pays for a look at all owners.
         drop_dead(dead, false);
-        auto found = table_.find(key);
-        return (found != table_.end()) ? share(lock, found->second) : open_new(lock, key, dead);
+        return is_known ? tell_freed(key.base) : open_new(lock, key, dead);
     } catch (const std::bad_alloc &) {
         return UCS_ERR_NO_MEMORY;
     }
 }
 
+// False: the entry is no more.
+bool map_cache::let_go(map_entry &entry, closed &out)
+{
+    if (--entry.users != 0) {
+        return true;
+    }
+    unused_.splice(unused_.end(), entry.node, entry.at);
+    unused_bytes_ += entry.key->size_bytes;
+    if (entry.key->other_host) {
+        entry.unused_since = std::chrono::steady_clock::now();
+    }
+    if (!is_alive(entry)) {
+        take_out(entry, out);
+        return false;
+    }
+    trim(out);
+    return !unused_.empty() && (unused_.back() == &entry);
+}
+
 void map_cache::release(mapping *used) noexcept
 {
-    closed out;
+    closed out; // closed after the lock is gone
+    (void)give_back(used, &out);
+}
+
+uint64_t map_cache::give_back(mapping *used, closed *out) noexcept
+{
     try {
         std::lock_guard<std::mutex> guard(mutex_);
-        map_entry                  &entry = *used->home_;
-        if (--entry.users == 0) {
-            unused_.splice(unused_.end(), entry.node, entry.at);
-            unused_bytes_ += entry.key->size_bytes;
-            if (entry.key->other_host) {
-                entry.unused_since = std::chrono::steady_clock::now();
-            }
-            if (used->link_->is_alive(entry.key->serial)) {
-                trim(out);
-            } else {
-                take_out(entry, out);
-            }
-        }
+        return let_go(*used->home_, *out) ? closings_ : 0;
     } catch (const std::bad_alloc &) {
         NVL_WARN("no memory to close an import; it stays open");
+        return 0;
     }
+}
+
+bool map_cache::take_again(mapping *used, uint64_t given_back) noexcept
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    if ((given_back != closings_) || !is_alive(*used->home_)) {
+        return false;
+    }
+    use(*used->home_);
+    return true;
 }
 
 void map_cache::sweep() noexcept

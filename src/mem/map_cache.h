@@ -3,11 +3,11 @@
 // Imports: the peer's memory opened in a place of this process. An allocation is
 // opened once per place and shared by all keys that name it; unused imports stay
 // for the next key, within bounds, least recently used out, until their owner
-// lets go of the memory: that is seen at the next acquire, and by a thread that
-// looks now and then while imports are open. An owner on another host cannot be
-// seen, so what is open of it is closed when it has been unused for a while; until
-// then the import itself holds the memory, which nobody else can get. Called by
-// remote_key; calls importer.
+// lets go of the memory: that is seen when the import is asked for, when another is
+// opened, and by a thread that looks now and then while imports are open. An owner
+// on another host cannot be seen, so what is open of it is closed when it has been
+// unused for a while; until then the import itself holds the memory, which nobody
+// else can get. Called by remote_key and pair_check; calls importer.
 #ifndef NVLINK_MEM_MAP_CACHE_H
 #define NVLINK_MEM_MAP_CACHE_H
 
@@ -90,6 +90,19 @@ public:
     // The caller's use has ended; never fails. Any thread.
     void release(mapping *used) noexcept;
 
+    // What was closed; destroyed where the driver may be called.
+    using closed = std::vector<std::unique_ptr<mapping>>;
+
+    // release() for who holds a lock, and may want the import back: what is to be
+    // closed goes to *out. Returns what take_again() wants to know, 0 if it is no use
+    // to ask: the import is closed.
+    uint64_t give_back(mapping *used, closed *out) noexcept;
+
+    // As acquire(), of what was given back; calls no driver. False, and `used` is not
+    // looked at, if something was closed in between and that may be it; false too if
+    // its owner has let go of it. Any thread.
+    bool take_again(mapping *used, uint64_t given_back) noexcept;
+
     // Closes everything that is unused.
     void purge() noexcept;
 
@@ -100,8 +113,7 @@ public:
     size_t open_count() const noexcept;
 
 private:
-    using table  = std::unordered_map<import_key, map_entry, import_key_hash>;
-    using closed = std::vector<std::unique_ptr<mapping>>;
+    using table = std::unordered_map<import_key, map_entry, import_key_hash>;
 
     // Another process, as long as something of it is open.
     struct owner_row {
@@ -117,6 +129,9 @@ private:
     void              drop_far(closed &out);
     void              trim(closed &out);
     void              take_out(map_entry &gone, closed &out);
+    static bool       is_alive(const map_entry &entry) noexcept;
+    void              use(map_entry &found) noexcept;
+    bool              let_go(map_entry &entry, closed &out);
     void              forget(map_entry &gone) noexcept;
     ucs_status_t      open_guarded(const import_key &key, const std::shared_ptr<owner_link> &known,
                                    const std::string &folder, std::unique_ptr<mapping> *opened,
@@ -132,6 +147,7 @@ private:
     table                   table_;
     map_list                unused_; // least recently used first
     size_t                  unused_bytes_ = 0;
+    uint64_t                closings_     = 1; // what was closed so far, and one
     map_cache_limits        limits_;
     std::string             folder_;
 

@@ -192,8 +192,9 @@ pair_check::verdict pair_check::copies(const place &from, CUdeviceptr far, std::
 }
 
 template<typename F>
-bool pair_check::judge(const place &from, const gpu_uuid &peer, F &&find) noexcept
+bool pair_check::judge(const place &from, const gpu_uuid &peer, bool *settled, F &&find) noexcept
 try {
+    *settled                         = false;
     const gpu                  &mine = where_.gpus()[from.gpu];
     std::lock_guard<std::mutex> guard(mutex_);
     auto                        known = known_.find({mine.ordinal, peer});
@@ -219,16 +220,17 @@ try {
         }
         known = known_.emplace(std::make_pair(mine.ordinal, peer), found).first;
     }
+    *settled = true;
     return known->second != verdict::wrong;
 } catch (const std::exception &) {
     return true; // no memory: the next one asks again
 }
 
 bool pair_check::is_sound(const place &from, const gpu_uuid &peer, map_cache &cache,
-                          const mapping &opened) noexcept
+                          const mapping &opened, bool *settled) noexcept
 {
     mapping *used   = nullptr;
-    bool     answer = judge(from, peer, [&]() -> CUdeviceptr {
+    bool     answer = judge(from, peer, settled, [&]() -> CUdeviceptr {
         uint8_t packed[key_packed_size_most];
         for (unsigned gpu = 0; cache.link_of(opened).sample(gpu, packed); ++gpu) {
             key_fields fields;
@@ -253,7 +255,8 @@ bool pair_check::is_sound(const place &from, const gpu_uuid &peer, map_cache &ca
 
 bool pair_check::is_sound(const place &from, const place &to, const process_identity &self) noexcept
 {
-    return judge(from, where_.gpus()[to.gpu].uuid, [&]() -> CUdeviceptr {
+    bool settled = false; // asked each time anyway
+    return judge(from, where_.gpus()[to.gpu].uuid, &settled, [&]() -> CUdeviceptr {
         if (where_.enable_peer(from, to) != UCS_OK) {
             return 0;
         }

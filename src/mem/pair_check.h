@@ -32,9 +32,10 @@ public:
 
     // False: a check found wrong bytes between the place and the GPU of `opened`,
     // which is memory of another process. Checked once for a pair of GPUs and
-    // remembered. Any thread; calls the driver.
-    bool is_sound(const place &from, const gpu_uuid &peer, map_cache &cache,
-                  const mapping &opened) noexcept;
+    // remembered; *settled is false as long as the check could not be made and is
+    // tried again at the next question. Any thread; calls the driver.
+    bool is_sound(const place &from, const gpu_uuid &peer, map_cache &cache, const mapping &opened,
+                  bool *settled) noexcept;
 
     // The same for memory of this process that is in `to`.
     bool is_sound(const place &from, const place &to, const process_identity &self) noexcept;
@@ -54,11 +55,12 @@ private:
     {
     }
 
-    bool                      has_pcie_pairs(unsigned gpu) const noexcept;
-    bool                      needs_check(const place &from, const gpu_uuid &peer) const;
-    sample                   *sample_of(const place &at, const process_identity &self);
-    verdict                   copies(const place &from, CUdeviceptr far, std::string *what);
-    template<typename F> bool judge(const place &from, const gpu_uuid &peer, F &&find) noexcept;
+    bool    has_pcie_pairs(unsigned gpu) const noexcept;
+    bool    needs_check(const place &from, const gpu_uuid &peer) const;
+    sample *sample_of(const place &at, const process_identity &self);
+    verdict copies(const place &from, CUdeviceptr far, std::string *what);
+    template<typename F>
+    bool judge(const place &from, const gpu_uuid &peer, bool *settled, F &&find) noexcept;
 
     places                                      &where_;
     std::mutex                                   mutex_;   // of all that follows, and of the checks

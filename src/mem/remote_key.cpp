@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Opens keys and connects them to the places that use them.
+// Connects keys to the places that use them.
 #include "mem/remote_key.h"
 
 #include <cinttypes>
@@ -44,58 +44,42 @@ void tell_no_fabric_handle(const key_fields &fields) noexcept
 
 } // namespace
 
-remote_key::remote_key(places &where, map_cache &cache, const key_fields &fields, bool same_process,
-                       const process_identity &self) noexcept
-    : op_use(&remote_key::last),
+remote_key::remote_key(key_table &home, places &where, map_cache &cache, const key_fields &fields,
+                       const uint8_t *wire, const process_identity &self,
+                       void (*when_unused)(op_use *)) noexcept
+    : op_use(when_unused),
+      name_{fields.owner.token, fields.serial},
+      home_(home),
       places_(where),
       cache_(cache),
       fields_(fields),
-      same_process_(same_process),
+      same_process_(fields.owner == self),
       other_host_(fields.owner.host_id != self.host_id),
       peer_index_(uuid_index(fields.uuid)),
       self_(self)
 {
+    std::memcpy(wire_, wire, key_size_of(wire));
 }
 
-void remote_key::last(op_use *self) noexcept
+result<remote_key *> remote_key::create(key_table &home, places &where, map_cache &cache,
+                                        const key_fields &fields, const uint8_t *wire,
+                                        const process_identity &self,
+                                        void (*when_unused)(op_use *)) noexcept
 {
-    auto *key = static_cast<remote_key *>(self);
-    for (mapping *opened : key->imports_) {
-        key->cache_.release(opened);
-    }
-    delete key;
-}
-
-result<remote_key *> remote_key::unpack(places &where, map_cache &cache, const key_fields &fields,
-                                        const process_identity &self, const place &from) noexcept
-{
-    bool same_process = (fields.owner == self);
-    bool other_host   = fields.owner.host_id != self.host_id;
-    if (!same_process && (fields.kinds == handle_none)) {
+    if (!(fields.owner == self) && (fields.kinds == handle_none)) {
         NVL_DIAG("the peer cannot share its memory at 0x%" PRIx64 " (its log says why): another "
                  "path is used",
                  fields.base);
         return UCS_ERR_UNREACHABLE;
     }
 
-    if (other_host && !fields.crosses_hosts()) {
+    if ((fields.owner.host_id != self.host_id) && !fields.crosses_hosts()) {
         tell_no_fabric_handle(fields);
         return UCS_ERR_UNREACHABLE;
     }
 
-    auto *key = new (std::nothrow) remote_key(where, cache, fields, same_process, self);
-    if (key == nullptr) {
-        return UCS_ERR_NO_MEMORY;
-    }
-
-    // BUSY passes: by the first operation the older mapping is gone, since UCP
-    // hands the same key to cuda_ipc after us, which lets go of its own.
-    ucs_status_t status = key->connect(from);
-    if ((status != UCS_OK) && (status != UCS_ERR_BUSY)) {
-        key->release();
-        return status;
-    }
-    return key;
+    auto *key = new (std::nothrow) remote_key(home, where, cache, fields, wire, self, when_unused);
+    return (key != nullptr) ? result<remote_key *>(std::move(key)) : UCS_ERR_NO_MEMORY;
 }
 
 ucs_status_t remote_key::connect_local(const place &from) noexcept
@@ -127,44 +111,58 @@ ucs_status_t remote_key::connect_local(const place &from) noexcept
     return sound ? UCS_OK : UCS_ERR_UNREACHABLE;
 }
 
-ucs_status_t remote_key::connect(const place &from) noexcept
+// imports_ has room for it.
+void remote_key::remember(mapping *opened, const place &from) noexcept
+{
+    imports_.push_back({opened, 0, from.id});
+    // Partner: the acquire in is_alive().
+    link_.store(&map_cache::link_of(*opened), std::memory_order_release);
+}
+
+ucs_status_t remote_key::connect_import(const place &from, uint64_t *mapped) noexcept
+{
+    // The driver lets one context of a GPU open a peer's memory, for all of
+    // them: the primary one, which no application destroys.
+    result<const place *> opener = places_.primary(places_.gpus()[from.gpu].device);
+    if (!opener.ok()) {
+        return opener.status();
+    }
+    try {
+        import_key id(fields_, opener.value()->id, other_host_);
+        imports_.reserve(imports_.size() + 1);
+
+        bool              settled = true;
+        result<mapping *> opened  = cache_.acquire(id);
+        if (!opened.ok()) {
+            return opened.status();
+        }
+        if (!other_host_ && !pair_check::get(places_).is_sound(from, fields_.uuid, cache_,
+                                                               *opened.value(), &settled)) {
+            cache_.release(opened.value());
+            return UCS_ERR_UNREACHABLE;
+        }
+        if (!settled) {
+            settled_.store(false, std::memory_order_relaxed);
+        }
+        remember(opened.value(), from);
+        *mapped = opened.value()->mapped();
+    } catch (const std::bad_alloc &) {
+        return UCS_ERR_NO_MEMORY;
+    }
+    return UCS_OK;
+}
+
+ucs_status_t remote_key::connect_slow(const place &from) noexcept
 {
     std::lock_guard<std::mutex> guard(mutex_);
     if (mapped_[from.id].load(std::memory_order_relaxed) != 0) {
         return UCS_OK;
     }
 
-    uint64_t mapped = fields_.base;
-    if (same_process_) {
-        ucs_status_t status = connect_local(from);
-        if (status != UCS_OK) {
-            return status;
-        }
-    } else {
-        // The driver lets one context of a GPU open a peer's memory, for all of
-        // them: the primary one, which no application destroys.
-        result<const place *> opener = places_.primary(places_.gpus()[from.gpu].device);
-        if (!opener.ok()) {
-            return opener.status();
-        }
-        try {
-            import_key id(fields_, opener.value()->id, other_host_);
-            imports_.reserve(imports_.size() + 1);
-
-            result<mapping *> opened = cache_.acquire(id);
-            if (!opened.ok()) {
-                return opened.status();
-            }
-            if (!other_host_ &&
-                !pair_check::get(places_).is_sound(from, fields_.uuid, cache_, *opened.value())) {
-                cache_.release(opened.value());
-                return UCS_ERR_UNREACHABLE;
-            }
-            imports_.push_back(opened.value());
-            mapped = opened.value()->mapped();
-        } catch (const std::bad_alloc &) {
-            return UCS_ERR_NO_MEMORY;
-        }
+    uint64_t     mapped = fields_.base;
+    ucs_status_t status = same_process_ ? connect_local(from) : connect_import(from, &mapped);
+    if (status != UCS_OK) {
+        return status;
     }
 
     path_log_reached(places_.cuda(), places_.gpus()[from.gpu].ordinal,
@@ -175,6 +173,33 @@ ucs_status_t remote_key::connect(const place &from) noexcept
     // Partner: the acquire in lookup().
     mapped_[from.id].store(mapped, std::memory_order_release);
     return UCS_OK;
+}
+
+bool remote_key::give_back(map_cache::closed *closed) noexcept
+{
+    bool stays = false;
+    for (opened_import &one : imports_) {
+        one.given_back = cache_.give_back(one.opened, closed);
+        stays          = stays || (one.given_back != 0);
+    }
+    link_.store(nullptr, std::memory_order_relaxed);
+    return stays;
+}
+
+void remote_key::take_again() noexcept
+{
+    size_t open = 0;
+    for (const opened_import &one : imports_) {
+        if (cache_.take_again(one.opened, one.given_back)) {
+            imports_[open++] = one;
+        } else {
+            mapped_[one.place_id].store(0, std::memory_order_relaxed);
+        }
+    }
+    imports_.resize(open);
+    if (open != 0) {
+        link_.store(&map_cache::link_of(*imports_.front().opened), std::memory_order_release);
+    }
 }
 
 } // namespace nvl

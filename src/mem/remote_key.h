@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // A peer's registered memory: the unpacked key that operations go through.
-// Whatever comes from a peer is checked before it is used. Called by uct
-// (unpack, operations); calls map_cache.
+// Whatever comes from a peer is checked before it is used. Made and kept by
+// key_table, called by uct (operations); calls map_cache.
 #ifndef NVLINK_MEM_REMOTE_KEY_H
 #define NVLINK_MEM_REMOTE_KEY_H
 
@@ -12,14 +12,22 @@
 
 namespace nvl {
 
-// An unpacked key. Lives until its owner has let go and the last operation
-// through it has ended.
+class key_table;
+
+// An unpacked key. In use until all who unpacked it have let go and the last operation
+// through it has ended; then the table decides.
 class remote_key : public op_use {
 public:
-    // Opens the memory in the place `from`. UCS_ERR_UNREACHABLE, with the reason
-    // logged, if this process cannot reach it.
-    static result<remote_key *> unpack(places &where, map_cache &cache, const key_fields &fields,
-                                       const process_identity &self, const place &from) noexcept;
+    // A key that is connected to no place yet, with one use. `wire` is what `fields` were
+    // parsed from. UCS_ERR_UNREACHABLE, with the reason logged, if this process cannot
+    // reach that memory anyhow.
+    static result<remote_key *> create(key_table &home, places &where, map_cache &cache,
+                                       const key_fields &fields, const uint8_t *wire,
+                                       const process_identity &self,
+                                       void (*when_unused)(op_use *)) noexcept;
+    ~remote_key()                             = default;
+    remote_key(const remote_key &)            = delete;
+    remote_key &operator=(const remote_key &) = delete;
 
     // True, with *local set, if [remote_addr, +size) lies inside the region and
     // the place can reach it without a question to the driver.
@@ -45,9 +53,38 @@ public:
                (size_bytes <= fields_.size_bytes - (remote_addr - fields_.base));
     }
 
-    // Makes the region reachable from another place of the process: the first
-    // use from a GPU that unpack() did not know of. Calls the driver.
-    ucs_status_t connect(const place &from) noexcept;
+    // Makes the region reachable from a place of the process, if it is not yet: at
+    // unpack, and at the first use from a GPU that nobody knew of then. May call the driver.
+    ucs_status_t connect(const place &from) noexcept
+    {
+        return is_connected(from) ? UCS_OK : connect_slow(from);
+    }
+
+    // acquire: as in lookup().
+    bool is_connected(const place &from) const noexcept
+    {
+        return mapped_[from.id].load(std::memory_order_acquire) != 0;
+    }
+
+    // False: its owner has let go of the memory that it is connected to. Only for a user.
+    bool is_alive() const noexcept
+    {
+        // acquire: partner is the store in remember().
+        const owner_link *link = link_.load(std::memory_order_acquire);
+        return (link == nullptr) || link->is_alive(name_.serial);
+    }
+
+    // False: a question is open that the next unpack has to ask again, see pair_check.h.
+    bool is_settled() const noexcept
+    {
+        return settled_.load(std::memory_order_relaxed);
+    }
+
+    // The bytes it was made of, zeros behind them.
+    const uint8_t *wire() const noexcept
+    {
+        return wire_;
+    }
 
     const key_fields &fields() const noexcept
     {
@@ -73,11 +110,47 @@ public:
     }
 
 private:
-    remote_key(places &where, map_cache &cache, const key_fields &fields, bool same_process,
-               const process_identity &self) noexcept;
-    static void  last(op_use *self) noexcept;
-    ucs_status_t connect_local(const place &from) noexcept;
+    friend class key_table;
 
+    // What the table knows of a key, under its lock; see key_table.cpp.
+    struct table_row {
+        remote_key *next      = nullptr; // of one bucket
+        remote_key *older     = nullptr; // while it is idle
+        remote_key *newer     = nullptr;
+        unsigned    crossed   = 0;
+        bool        is_listed = false;
+        bool        is_idle   = false;
+    };
+
+    // An import and the place whose way it is.
+    struct opened_import {
+        mapping *opened;
+        uint64_t given_back; // while the key is idle
+        unsigned place_id;
+    };
+
+    remote_key(key_table &home, places &where, map_cache &cache, const key_fields &fields,
+               const uint8_t *wire, const process_identity &self,
+               void (*when_unused)(op_use *)) noexcept;
+    ucs_status_t connect_slow(const place &from) noexcept;
+    ucs_status_t connect_local(const place &from) noexcept;
+    ucs_status_t connect_import(const place &from, uint64_t *mapped) noexcept;
+    void         remember(mapping *opened, const place &from) noexcept;
+
+    // For the table, of a key without a user. The imports go back to the cache, and what it
+    // closes to *closed; false: nothing stays open that the next user could have.
+    bool give_back(map_cache::closed *closed) noexcept;
+    // The other way round; connected is what was not closed in between.
+    void take_again() noexcept;
+
+    // What an unpack of a known key looks at comes first.
+    table_row                       row_;
+    key_name                        name_;
+    std::atomic<const owner_link *> link_{nullptr}; // of an import, while in use
+    std::atomic<bool>               settled_{true};
+    uint8_t                         wire_[key_packed_size_most] = {};
+
+    key_table                                    &home_;
     places                                       &places_;
     map_cache                                    &cache_;
     key_fields                                    fields_;
@@ -85,10 +158,10 @@ private:
     bool                                          other_host_;
     unsigned                                      peer_index_;
     process_identity                              self_;
-    std::mutex                                    mutex_; // of connect()
+    std::mutex                                    mutex_; // of connect_slow()
     std::array<std::atomic<uint64_t>, max_places> mapped_{};
     std::atomic<uint64_t>                         atomics_{0}; // a bit for each place
-    std::vector<mapping *>                        imports_;
+    std::vector<opened_import>                    imports_;
 };
 
 static_assert(max_places <= 64, "a bit for each place");

@@ -55,8 +55,7 @@ template<typename T> T take(const uint8_t *wire, size_t at) noexcept
 }
 
 // Over everything but the checksum itself: catches damage and foreign bytes, not
-// malice; ranges are checked at every operation anyway. Word by word, since UCP
-// unpacks a key for every rendezvous.
+// malice; ranges are checked at every operation anyway.
 uint32_t checksum(const uint8_t *wire, size_t size) noexcept
 {
     uint64_t hash = take<uint64_t>(wire, 0) ^ take<uint32_t>(wire, at_pid_ns);
@@ -106,6 +105,36 @@ bool key_is_nothing(const uint8_t *wire) noexcept
     return wire[at_version] == 0;
 }
 
+bool key_name_of(const uint8_t *wire, key_name *name) noexcept
+{
+    if (wire[at_version] != key_version) {
+        return false;
+    }
+    name->token  = take<uint64_t>(wire, at_token);
+    name->serial = take<uint64_t>(wire, at_serial);
+    return true;
+}
+
+size_t key_size_of(const uint8_t *wire) noexcept
+{
+    return key_wire_size((wire[at_kinds] & fabric_bit) != 0);
+}
+
+bool key_equal(const uint8_t *wire, const uint8_t *other) noexcept
+{
+    const size_t size = key_size_of(wire);
+    if (size != key_size_of(other)) {
+        return false;
+    }
+    // No way out in between: a key has just come from a peer, and its cache lines are
+    // fetched side by side.
+    uint64_t differs = 0;
+    for (size_t at = 0; at < size; at += sizeof(uint64_t)) {
+        differs |= take<uint64_t>(wire, at) ^ take<uint64_t>(other, at);
+    }
+    return differs == 0;
+}
+
 ucs_status_t key_parse(const uint8_t *wire, key_fields *fields) noexcept
 {
     if (wire[at_version] != key_version) {
@@ -117,7 +146,7 @@ ucs_status_t key_parse(const uint8_t *wire, key_fields *fields) noexcept
     uint8_t kinds  = wire[at_kinds] & handle_all;
     uint8_t inside = (wire[at_kinds] & ~fabric_bit) >> 4;
     bool    fabric = (wire[at_kinds] & fabric_bit) != 0;
-    if ((take<uint32_t>(wire, at_checksum) != checksum(wire, key_wire_size(fabric))) ||
+    if ((take<uint32_t>(wire, at_checksum) != checksum(wire, key_size_of(wire))) ||
         ((inside != handle_none) && (inside != handle_legacy) && (inside != handle_fabric)) ||
         ((inside & ~kinds) != 0) ||
         ((inside == handle_fabric) && (kinds & handle_pool) && !fabric)) {

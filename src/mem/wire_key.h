@@ -86,6 +86,27 @@ void key_pack(const key_fields &fields, uint8_t *wire) noexcept;
 void key_pack_nothing(uint8_t *wire, bool fabric) noexcept;
 bool key_is_nothing(const uint8_t *wire) noexcept;
 
+// Which export of which process a key is of. Names a key for good, see life_page.h; that a
+// key is what it says of itself is another matter: see key_equal().
+struct key_name {
+    uint64_t token  = 0;
+    uint64_t serial = 0;
+
+    bool operator==(const key_name &other) const noexcept
+    {
+        return (token == other.token) && (serial == other.serial);
+    }
+};
+
+// For bytes that nobody has checked yet. False: not a key of this version.
+bool key_name_of(const uint8_t *wire, key_name *name) noexcept;
+
+// Are two keys of this version the same, byte for byte? Reads no further than either goes.
+bool key_equal(const uint8_t *wire, const uint8_t *other) noexcept;
+
+// How long a key of this version says that it is.
+size_t key_size_of(const uint8_t *wire) noexcept;
+
 // UCS_ERR_INVALID_PARAM for bytes that no version of this plugin writes;
 // UCS_ERR_UNSUPPORTED for another version.
 ucs_status_t key_parse(const uint8_t *wire, key_fields *fields) noexcept;

@@ -25,7 +25,9 @@ bool is_news(int from, const uuid_bytes &peer, peer_side side)
 {
     static auto                &all = *new pairs_told;
     std::lock_guard<std::mutex> guard(all.mutex);
-    return all.told.emplace(from, peer, side).second;
+    const std::tuple            one{from, peer, side};
+    // emplace() would allocate each time.
+    return (all.told.count(one) == 0) && all.told.insert(one).second;
 }
 
 } // namespace

@@ -50,9 +50,11 @@ void no_elem_release(uct_md_h, void *) noexcept
 std::atomic<bool> strict_g{false};
 
 // UCP takes another path on UNREACHABLE alone; on anything else the operation fails.
-ucs_status_t not_reached(ucs_status_t status, const key_fields &fields) noexcept
+ucs_status_t not_reached(ucs_status_t status, const uint8_t *wire) noexcept
 {
-    if ((status != UCS_ERR_UNREACHABLE) || !strict_g.load(std::memory_order_relaxed)) {
+    key_fields fields;
+    if ((status != UCS_ERR_UNREACHABLE) || !strict_g.load(std::memory_order_relaxed) ||
+        (key_parse(wire, &fields) != UCS_OK)) {
         return status;
     }
     NVL_ERROR("UCX_NVLINK_STRICT=y: the GPU memory of a peer at 0x%" PRIx64
@@ -69,6 +71,7 @@ void md_close(uct_md_h super) noexcept
     md *self = &md_of(super);
     // Nobody is left who could name the peers' memory again: let go of it.
     if (--open_mds_g == 0) {
+        key_table::get(*self->where).purge();
         self->cache->purge();
         pair_check::get(*self->where).close();
     }
@@ -323,6 +326,23 @@ places *usable_places(std::string *why)
     return where;
 }
 
+// The GPU where UCP says that the local buffer is, or -1 if it does not say.
+int local_gpu(const component &owner, const places &where,
+              const uct_rkey_unpack_params_t &params) noexcept
+{
+    if (!(params.field_mask & UCT_RKEY_UNPACK_FIELD_SYS_DEVICE) ||
+        (params.sys_device == UCS_SYS_DEVICE_ID_UNKNOWN)) {
+        return -1;
+    }
+    int found = -1;
+    for (size_t i = 0; i < where.gpus().size(); ++i) {
+        if (sys_device_of(owner, where, static_cast<int>(i)) == params.sys_device) {
+            found = static_cast<int>(i);
+        }
+    }
+    return found;
+}
+
 } // namespace
 
 ucs_sys_device_t sys_device_of(const component &owner, const places &where, int gpu) noexcept
@@ -401,47 +421,41 @@ ucs_status_t nvl_rkey_unpack(uct_component_t *super, const void *rkey_buffer,
                              void **handle_p) noexcept
 try {
     const component &owner = component_of(super);
-    key_fields       fields;
-    if (key_is_nothing(static_cast<const uint8_t *>(rkey_buffer))) {
+    auto            *wire  = static_cast<const uint8_t *>(rkey_buffer);
+    if (key_is_nothing(wire)) {
         return UCS_ERR_UNREACHABLE;
     }
-    ucs_status_t status = key_parse(static_cast<const uint8_t *>(rkey_buffer), &fields);
-    if (status != UCS_OK) {
-        // UCP takes another lane for what is out of reach, as a peer of another
-        // release is, and fails for anything else.
-        return (status == UCS_ERR_UNSUPPORTED) ? UCS_ERR_UNREACHABLE : status;
-    }
-
     std::string why;
     places     *where = usable_places(&why);
     if (where == nullptr) {
         return UCS_ERR_UNREACHABLE;
     }
 
-    // The place where UCP says the local buffer is, if it says so.
-    int wanted = -1;
-    if ((params->field_mask & UCT_RKEY_UNPACK_FIELD_SYS_DEVICE) &&
-        (params->sys_device != UCS_SYS_DEVICE_ID_UNKNOWN)) {
-        for (size_t i = 0; i < where->gpus().size(); ++i) {
-            if (sys_device_of(owner, *where, static_cast<int>(i)) == params->sys_device) {
-                wanted = static_cast<int>(i);
-            }
-        }
-    }
-    result<const place *> from = where->preferred(wanted);
+    int                   wanted = local_gpu(owner, *where, *params);
+    result<const place *> from   = where->preferred(wanted);
     if (!from.ok()) {
         return UCS_ERR_UNREACHABLE;
     }
 
-    result<remote_key *> key =
-        remote_key::unpack(*where, map_cache::get(*where), fields,
-                           process_self(owner.host->api.ucs_get_system_id()), *from.value());
+    key_table           &keys = key_table::get(*where);
+    result<remote_key *> key  = keys.find(wire, *from.value());
+    if (key.status() == UCS_ERR_NO_ELEM) {
+        key_fields   fields;
+        ucs_status_t status = key_parse(wire, &fields);
+        if (status != UCS_OK) {
+            // UCP takes another lane for what is out of reach, as a peer of another
+            // release is, and fails for anything else.
+            return (status == UCS_ERR_UNSUPPORTED) ? UCS_ERR_UNREACHABLE : status;
+        }
+        key = keys.add(wire, fields, process_self(owner.host->api.ucs_get_system_id()),
+                       *from.value());
+    }
     if (!key.ok()) {
-        return not_reached(key.status(), fields);
+        return not_reached(key.status(), wire);
     }
     // UCP does not say: the local buffer may be in host memory, for which the peer's
     // own GPU copies best if this process uses it. Not in an operation's time.
-    int          gpu = (wanted < 0) ? where->find_gpu(fields.uuid) : -1;
+    int          gpu = (wanted < 0) ? where->find_gpu(key.value()->fields().uuid) : -1;
     const place *own = (gpu >= 0) ? where->known_primary(static_cast<unsigned>(gpu)) : nullptr;
     if ((own != nullptr) && (own != from.value())) {
         (void)key.value()->connect(*own);
@@ -487,11 +501,7 @@ ucs_status_t nvl_rkey_release(uct_component_t *, uct_rkey_t rkey, void *) noexce
 ucs_status_t nvl_rkey_compare(uct_component_t *, uct_rkey_t rkey1, uct_rkey_t rkey2,
                               const uct_rkey_compare_params_t *, int *result) noexcept
 {
-    const key_fields &a                            = remote_key_of(rkey1)->fields();
-    const key_fields &b                            = remote_key_of(rkey2)->fields();
-    uint8_t           wire_a[key_packed_size_most] = {}, wire_b[key_packed_size_most] = {};
-    key_pack(a, wire_a);
-    key_pack(b, wire_b);
-    *result = std::memcmp(wire_a, wire_b, sizeof(wire_a));
+    *result = std::memcmp(remote_key_of(rkey1)->wire(), remote_key_of(rkey2)->wire(),
+                          key_packed_size_most);
     return UCS_OK;
 }

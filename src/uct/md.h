@@ -6,8 +6,8 @@
 #define NVLINK_UCT_MD_H
 
 #include "mem/export.h"
+#include "mem/key_table.h"
 #include "mem/local_memory.h"
-#include "mem/remote_key.h"
 #include "uct/component.h"
 
 namespace nvl {
