@@ -228,6 +228,35 @@ TEST(registrations, of_one_allocation_are_opened_once)
     EXPECT_EQ(emulator()->call_count("cuIpcCloseMemHandle"), 0);
 }
 
+// As UCP unpacks one for every rendezvous: it says which GPU the local buffer is on.
+TEST(registrations, of_a_peer_are_known_without_a_question_to_the_driver)
+{
+    NVL_NEEDS_EMULATOR();
+    connection               c(far_kind::other_process, 0, 1, size);
+    bytes                    one = c.far->key(c.remote);
+    uct_md_mem_attr_v2_t     attr{};
+    uct_rkey_unpack_params_t params{};
+    attr.field_mask = UCT_MD_MEM_ATTR_V2_FIELD_SYS_DEV;
+    ASSERT_EQ(ucx().uct_md_mem_query_v2(c.here.md(), reinterpret_cast<void *>(c.local.address()),
+                                        size, &attr),
+              UCS_OK);
+    params.field_mask = UCT_RKEY_UNPACK_FIELD_SYS_DEVICE;
+    params.sys_device = attr.sys_dev;
+    for (bool in_use : {true, false}) {
+        emulator()->reset_counts();
+        for (int i = 0; i < 10; ++i) {
+            uct_rkey_bundle_t bundle{};
+            ASSERT_EQ(ucx().uct_rkey_unpack_v2(nvlink_component(), one.data(), &params, &bundle),
+                      UCS_OK);
+            ucx().uct_rkey_release(nvlink_component(), &bundle);
+        }
+        for (const auto &[name, count] : calls_made()) {
+            ADD_FAILURE() << count << " of " << name << (in_use ? " in use" : " idle");
+        }
+        c.remote_key.reset();
+    }
+}
+
 TEST(registrations, pack_no_key_before_a_peer_wants_one)
 {
     NVL_NEEDS_EMULATOR();

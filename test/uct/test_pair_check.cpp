@@ -102,4 +102,25 @@ TEST_F(pair_check, trusts_a_pair_that_it_cannot_ask)
     EXPECT_EQ(unpack_from(3, far, 1), UCS_OK);
 }
 
+// A key that is in use, and known, was connected without an answer: who comes next asks again.
+TEST_F(pair_check, asks_again_for_a_known_key_while_it_has_no_answer)
+{
+    entity          here;
+    peer_side       far;
+    uint64_t        remote = far.allocate(2, size);
+    bytes           key    = far.key(remote);
+    current_context scope(primary_context(3));
+    auto            first = [&] {
+        planned_faults fails("cuStreamCreateWithPriority=2");
+        return std::make_unique<unpacked>(key);
+    }();
+    {
+        planned_faults wrong("peer=garble");
+        expect_log("wrong bytes");
+        EXPECT_EQ(try_unpack(key), UCS_ERR_UNREACHABLE);
+    }
+    first.reset();
+    EXPECT_EQ(try_unpack(key), UCS_ERR_UNREACHABLE) << "the answer stays";
+}
+
 } // namespace nvl::test

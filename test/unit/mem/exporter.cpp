@@ -32,7 +32,7 @@ struct request {
 };
 
 struct answer {
-    uint8_t key[key_packed_size_most];
+    wire_key key;
 };
 
 // What was allocated here, by address.
@@ -67,7 +67,7 @@ answer allocate_here(places &where, uint64_t size_bytes)
         give_up("registration");
     }
     answer back{};
-    if (made.value()->pack_key(process_self(1), address, size_bytes, back.key) != UCS_OK) {
+    if (made.value()->pack_key(process_self(1), address, size_bytes, back.key.data()) != UCS_OK) {
         give_up("pack_key");
     }
     registered_g[address] = std::move(made.value());
@@ -126,23 +126,28 @@ exporter::~exporter()
     EXPECT_EQ(status, 0) << "how the exporter ended";
 }
 
-import_key exporter::allocate(size_t size_bytes, unsigned from)
+wire_key exporter::allocate_key(size_t size_bytes)
 {
     answer got{};
     if (!say(socket_, request{0, size_bytes}) || !receive(socket_, &got)) {
         give_up("the exporter is gone");
     }
+    return got.key;
+}
+
+import_key exporter::allocate(size_t size_bytes, unsigned from)
+{
     key_fields fields;
-    if (key_parse(got.key, &fields) != UCS_OK) {
+    if (key_parse(allocate_key(size_bytes).data(), &fields) != UCS_OK) {
         give_up("key_parse");
     }
     return {fields, from};
 }
 
-void exporter::free(const import_key &key)
+void exporter::free(uint64_t base)
 {
     answer got{};
-    if (!say(socket_, request{key.base, 0}) || !receive(socket_, &got)) {
+    if (!say(socket_, request{base, 0}) || !receive(socket_, &got)) {
         give_up("the exporter is gone");
     }
 }

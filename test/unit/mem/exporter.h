@@ -4,12 +4,16 @@
 #ifndef NVLINK_TEST_UNIT_MEM_EXPORTER_H
 #define NVLINK_TEST_UNIT_MEM_EXPORTER_H
 
+#include <array>
 #include <cstdio>
 #include <sys/types.h>
 
 #include "mem/map_cache.h"
 
 namespace nvl::test {
+
+// A packed key, zeros behind it.
+using wire_key = std::array<uint8_t, key_packed_size_most>;
 
 class exporter {
 public:
@@ -20,7 +24,13 @@ public:
 
     // Allocates on GPU 1; the key is for the place `from`.
     import_key allocate(size_t size_bytes, unsigned from);
-    void       free(const import_key &key);
+    wire_key   allocate_key(size_t size_bytes);
+    void       free(uint64_t base);
+
+    void free(const import_key &key)
+    {
+        free(key.base);
+    }
 
 private:
     pid_t pid_;

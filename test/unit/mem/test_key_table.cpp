@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The table of known keys, on the emulated driver: who gets a key again, who does not, and what a known key costs.
+#include "exporter.h"
+
+#include "mem/export.h"
+#include "mem/key_table.h"
+#include "uct/emulated.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <gtest/gtest.h>
+#include <new>
+#include <random>
+#include <thread>
+#include <unistd.h>
+
+namespace {
+
+thread_local long allocations_made = 0;
+
+} // namespace
+
+// Counts; all forms of the language end here.
+void *operator new(size_t size)
+{
+    ++allocations_made;
+    void *made = std::malloc(size);
+    if (made == nullptr) {
+        throw std::bad_alloc();
+    }
+    return made;
+}
+
+void operator delete(void *that) noexcept
+{
+    std::free(that);
+}
+
+void operator delete(void *that, size_t) noexcept
+{
+    std::free(that);
+}
+
+namespace nvl::test {
+
+namespace {
+
+constexpr size_t   size    = 1u << 20;
+constexpr uint64_t host_id = 1; // as the exporter has it
+
+long opens()
+{
+    return emulator()->call_count("cuIpcOpenMemHandle_v2");
+}
+
+class key_table_test : public testing::Test {
+protected:
+    key_table_test() : self_(process_self(host_id))
+    {
+        std::string why;
+        where_ = places::get(&why);
+        from_  = where_->primary(where_->gpus()[0].device).value();
+        other_ = where_->primary(where_->gpus()[1].device).value();
+        cache_ = std::make_unique<map_cache>(*where_);
+        keys_  = std::make_unique<key_table>(*where_, *cache_);
+        emulator()->reset_counts();
+    }
+
+    ~key_table_test() override
+    {
+        keys_.reset();
+        cache_->purge();
+        EXPECT_EQ(cache_->open_count(), 0u) << "somebody still uses an import";
+        EXPECT_EQ(emulator()->live_count("import"), 0) << "an import was left open";
+    }
+
+    wire_key key()
+    {
+        return peer_.allocate_key(size);
+    }
+
+    static key_fields fields_of(const wire_key &wire)
+    {
+        key_fields fields;
+        EXPECT_EQ(key_parse(wire.data(), &fields), UCS_OK);
+        return fields;
+    }
+
+    // Null: not known.
+    remote_key *known(const wire_key &wire, const place *from = nullptr)
+    {
+        result<remote_key *> got = keys_->find(wire.data(), from != nullptr ? *from : *from_);
+        return got.ok() ? got.value() : nullptr;
+    }
+
+    ucs_status_t status_of(const wire_key &wire)
+    {
+        result<remote_key *> got = keys_->find(wire.data(), *from_);
+        if (got.ok()) {
+            got.value()->release();
+        }
+        return got.status();
+    }
+
+    remote_key *added(const wire_key &wire)
+    {
+        result<remote_key *> got = keys_->add(wire.data(), fields_of(wire), self_, *from_);
+        EXPECT_TRUE(got.ok()) << static_cast<int>(got.status());
+        return got.ok() ? got.value() : nullptr;
+    }
+
+    // Known and idle from then on.
+    remote_key *introduced(const wire_key &wire)
+    {
+        remote_key *made = added(wire);
+        made->release();
+        return made;
+    }
+
+    // As uct does it.
+    remote_key *unpacked(const wire_key &wire)
+    {
+        remote_key *got = known(wire);
+        return (got != nullptr) ? got : added(wire);
+    }
+
+    bool reaches(const remote_key *key, const place *from, const wire_key &wire)
+    {
+        uint64_t local = 0;
+        return key->lookup(from->id, fields_of(wire).base, size, &local);
+    }
+
+    exporter                   peer_;
+    process_identity           self_;
+    places                    *where_;
+    const place               *from_;
+    const place               *other_;
+    std::unique_ptr<map_cache> cache_;
+    std::unique_ptr<key_table> keys_;
+};
+
+// The same memory under another name, which nothing ever ends.
+wire_key renamed(key_fields fields, uint32_t number)
+{
+    wire_key wire{};
+    fields.serial = (static_cast<uint64_t>(number) << 32) | no_slot;
+    key_pack(fields, wire.data());
+    return wire;
+}
+
+} // namespace
+
+TEST_F(key_table_test, hands_out_a_key_again)
+{
+    wire_key    one   = key();
+    remote_key *first = nullptr;
+    EXPECT_EQ(keys_->find(one.data(), *from_).status(), UCS_ERR_NO_ELEM);
+    first = added(one);
+    EXPECT_EQ(known(one), first) << "while it is used";
+    first->release();
+    first->release();
+    EXPECT_EQ(keys_->idle_count(), 1u);
+    EXPECT_EQ(known(one), first) << "when nobody uses it";
+    EXPECT_EQ(keys_->idle_count(), 0u);
+    EXPECT_TRUE(reaches(first, from_, one));
+    first->release();
+    EXPECT_EQ(opens(), 1);
+}
+
+TEST_F(key_table_test, asks_no_driver_and_allocates_nothing_for_a_known_key)
+{
+    wire_key one = key();
+    introduced(one);
+    EXPECT_GT(allocations_made, 0) << "they are not counted";
+    for (bool in_use : {false, true}) {
+        remote_key *other = in_use ? known(one) : nullptr;
+        emulator()->reset_counts();
+        long before = allocations_made;
+        for (int i = 0; i < 100; ++i) {
+            keys_->find(one.data(), *from_).value()->release();
+        }
+        EXPECT_EQ(allocations_made, before) << in_use;
+        for (const auto &[name, count] : calls_made()) {
+            ADD_FAILURE() << count << " of " << name;
+        }
+        if (other != nullptr) {
+            other->release();
+        }
+    }
+}
+
+TEST_F(key_table_test, knows_no_key_with_any_bit_wrong)
+{
+    wire_key one = key();
+    introduced(one);
+    for (bool in_use : {false, true}) {
+        remote_key *other = in_use ? known(one) : nullptr;
+        for (size_t bit = 0; bit < key_size_of(one.data()) * 8; ++bit) {
+            wire_key bad = one;
+            bad[bit / 8] ^= static_cast<uint8_t>(1u << (bit % 8));
+            ASSERT_EQ(keys_->find(bad.data(), *from_).status(), UCS_ERR_NO_ELEM) << "bit " << bit;
+        }
+        EXPECT_EQ(status_of(one), UCS_OK);
+        if (other != nullptr) {
+            other->release();
+        }
+    }
+}
+
+// A whole key with a good checksum that says something else of the same export.
+TEST_F(key_table_test, gives_other_bytes_of_a_known_name_a_key_of_their_own)
+{
+    wire_key   one    = key(), lying{};
+    key_fields fields = fields_of(one);
+    fields.size_bytes /= 2;
+    key_pack(fields, lying.data());
+
+    remote_key *first = added(one);
+    EXPECT_EQ(keys_->find(lying.data(), *from_).status(), UCS_ERR_NO_ELEM);
+    remote_key *second = added(lying);
+    EXPECT_NE(first, second);
+    EXPECT_FALSE(reaches(second, from_, one)) << "as much as it says itself";
+    EXPECT_EQ(known(one), first) << "who was first stays known while it is used";
+    first->release();
+    second->release();
+    EXPECT_EQ(keys_->idle_count(), 0u);
+    first->release();
+    EXPECT_EQ(keys_->idle_count(), 1u);
+
+    introduced(lying);
+    EXPECT_EQ(status_of(one), UCS_ERR_NO_ELEM) << "nobody used it: the last one counts";
+    EXPECT_EQ(status_of(lying), UCS_OK);
+    EXPECT_EQ(keys_->idle_count(), 1u);
+}
+
+TEST_F(key_table_test, refuses_what_its_owner_has_let_go_of)
+{
+    wire_key    used = key(), idle = key();
+    remote_key *held = added(used);
+    introduced(idle);
+    peer_.free(fields_of(used).base);
+    peer_.free(fields_of(idle).base);
+    EXPECT_EQ(status_of(used), UCS_ERR_UNREACHABLE);
+    EXPECT_EQ(status_of(idle), UCS_ERR_UNREACHABLE);
+    EXPECT_EQ(keys_->idle_count(), 0u) << "nothing to come back to";
+    EXPECT_EQ(status_of(used), UCS_ERR_UNREACHABLE) << "the second time too";
+    held->release();
+    EXPECT_EQ(keys_->idle_count(), 0u);
+    EXPECT_EQ(emulator()->live_count("import"), 0);
+    EXPECT_EQ(opens(), 2) << "the handle of something else by now";
+}
+
+TEST_F(key_table_test, holds_nothing_open_that_is_idle)
+{
+    wire_key one = key();
+    introduced(one);
+    peer_.free(fields_of(one).base);
+    for (int i = 0; (i < 500) && (emulator()->live_count("import") != 0); ++i) {
+        usleep(10000);
+    }
+    EXPECT_EQ(emulator()->live_count("import"), 0);
+    EXPECT_EQ(keys_->idle_count(), 1u);
+    EXPECT_EQ(status_of(one), UCS_ERR_UNREACHABLE);
+    EXPECT_EQ(keys_->idle_count(), 0u);
+}
+
+TEST_F(key_table_test, connects_anew_what_was_closed_meanwhile)
+{
+    wire_key    one = key(), another = key();
+    remote_key *first = introduced(one);
+    introduced(another);
+    cache_->purge();
+    EXPECT_EQ(emulator()->live_count("import"), 0);
+    EXPECT_EQ(known(one), first);
+    EXPECT_TRUE(reaches(first, from_, one));
+    EXPECT_EQ(opens(), 3);
+    first->release();
+
+    // What was closed was another one.
+    peer_.free(fields_of(another).base);
+    cache_->sweep();
+    EXPECT_EQ(known(one), first);
+    EXPECT_TRUE(reaches(first, from_, one));
+    EXPECT_EQ(opens(), 3);
+    first->release();
+}
+
+TEST_F(key_table_test, serves_several_places_with_one_key)
+{
+    wire_key    one   = key();
+    remote_key *first = added(one);
+    EXPECT_FALSE(reaches(first, other_, one));
+    EXPECT_EQ(known(one, other_), first);
+    EXPECT_TRUE(reaches(first, from_, one) && reaches(first, other_, one));
+    first->release();
+    first->release();
+
+    EXPECT_EQ(known(one, other_), first);
+    EXPECT_TRUE(reaches(first, from_, one) && reaches(first, other_, one));
+    EXPECT_EQ(opens(), 2) << "one for each";
+    first->release();
+
+    cache_->purge();
+    EXPECT_EQ(known(one), first);
+    EXPECT_TRUE(reaches(first, from_, one));
+    EXPECT_FALSE(reaches(first, other_, one)) << "closed, and not asked for";
+    first->release();
+}
+
+TEST_F(key_table_test, keeps_so_many_idle_keys_and_no_more)
+{
+    constexpr uint32_t more   = key_table::idle_most + 10;
+    key_fields         fields = fields_of(key());
+    introduced(renamed(fields, 0));
+    for (uint32_t i = 1; i < more; ++i) {
+        introduced(renamed(fields, i));
+        EXPECT_EQ(status_of(renamed(fields, 0)), UCS_OK) << "used again and again";
+    }
+    EXPECT_EQ(keys_->idle_count(), size_t(key_table::idle_most));
+    EXPECT_EQ(status_of(renamed(fields, 1)), UCS_ERR_NO_ELEM) << "unused longest";
+    EXPECT_EQ(status_of(renamed(fields, more - 1)), UCS_OK);
+    keys_->purge();
+    EXPECT_EQ(keys_->idle_count(), 0u);
+    EXPECT_EQ(status_of(renamed(fields, more - 1)), UCS_ERR_NO_ELEM);
+}
+
+TEST_F(key_table_test, lets_pass_what_is_busy_at_first)
+{
+    wire_key    before = key();
+    remote_key *held   = added(before);
+    peer_.free(fields_of(before).base);
+    wire_key after = key();
+    if (fields_of(after).base != fields_of(before).base) {
+        held->release();
+        GTEST_SKIP() << "the address was not used again";
+    }
+    remote_key *waiting = added(after);
+    EXPECT_EQ(known(after), waiting);
+    EXPECT_FALSE(reaches(waiting, from_, after));
+    held->release();
+    EXPECT_EQ(waiting->connect(*from_), UCS_OK);
+    EXPECT_TRUE(reaches(waiting, from_, after));
+    EXPECT_EQ(known(after), waiting);
+    waiting->release();
+    waiting->release();
+    waiting->release();
+}
+
+TEST_F(key_table_test, keeps_no_key_of_this_process)
+{
+    current_context scope(primary_context(1));
+    CUdeviceptr     address = 0;
+    wire_key        wire{};
+    NVL_MUST(cuMemAlloc_v2, (&address, size));
+    auto mine = registration::create(*where_, reinterpret_cast<void *>(address), size);
+    ASSERT_TRUE(mine.ok());
+    ASSERT_EQ(mine.value()->pack_key(self_, address, size, wire.data()), UCS_OK);
+    remote_key *first = added(wire);
+    EXPECT_EQ(status_of(wire), UCS_ERR_NO_ELEM);
+    first->release();
+    EXPECT_EQ(keys_->idle_count(), 0u);
+    mine.value().reset();
+    NVL_MUST(cuMemFree_v2, (address));
+}
+
+// Some let a key go in the moment in which others unpack it, and the cache closes what it can.
+TEST_F(key_table_test, survives_16_threads_that_come_and_go)
+{
+    std::vector<wire_key> wires;
+    for (int i = 0; i < 3; ++i) {
+        wires.push_back(key());
+    }
+    std::atomic<int>         failed{0};
+    std::atomic<bool>        stop{false};
+    std::thread              closer([&] {
+        for (unsigned i = 0; !stop.load(); ++i) {
+            map_cache_limits few;
+            few.count = i % 3;
+            cache_->set_limits(few);
+            keys_->purge();
+            usleep(500);
+        }
+    });
+    std::vector<std::thread> all;
+    for (unsigned t = 0; t < 16; ++t) {
+        all.emplace_back([&, t] {
+            std::mt19937 random(t);
+            for (int round = 0; round < 500; ++round) {
+                const wire_key &wire = wires[random() % wires.size()];
+                remote_key     *one = unpacked(wire), *two = unpacked(wire);
+                if ((one == nullptr) || (two == nullptr)) {
+                    ++failed;
+                    continue;
+                }
+                failed += reaches(one, from_, wire) ? 0 : 1;
+                // As an operation that ends later than the key's owner lets go.
+                one->acquire();
+                one->release();
+                failed += reaches(two, from_, wire) ? 0 : 1;
+                two->release();
+                one->release();
+            }
+        });
+    }
+    for (std::thread &thread : all) {
+        thread.join();
+    }
+    stop.store(true);
+    closer.join();
+    EXPECT_EQ(failed.load(), 0);
+    EXPECT_LE(keys_->idle_count(), wires.size());
+}
+
+} // namespace nvl::test
