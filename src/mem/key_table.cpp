@@ -2,11 +2,11 @@
 //
 // Who has a key, and who gets it again.
 //
-// A key's uses are counted without a lock, so the last one out may be on its way to
-// rest() while take() hands the key out again. take() counts that in `crossed`: so many
-// calls of rest() are still to come that find the key in use again, or that belong to a
-// later user. Only the call that finds none outstanding makes the key idle, and only an
-// idle key is ever destroyed, so none of the others comes to one that is gone.
+// A key's uses are counted without the lock, so whoever took the count to nought may
+// still be on the way to rest() while take() hands the key out again. take() notes that in
+// `crossed`: of the calls of rest() that are to come, so many are overtaken. Only the one
+// that is left makes the key idle or destroys it, and only idle keys are destroyed
+// elsewhere: no call comes to a key that is gone.
 #include "mem/key_table.h"
 
 #include <new>
@@ -140,10 +140,10 @@ void key_table::purge() noexcept
     }
 }
 
-// ---- the table: the caller holds the lock, but for list() ------------------------
+// ---- the table -------------------------------------------------------------------
 
-// False to none that can be found: also without memory for the buckets, then it lives as
-// long as it is used.
+// From now on take() finds it, unless somebody uses another key of that name. One that is
+// not found lives as long as it is used.
 void key_table::list(remote_key *key) noexcept
 {
     remote_key *gone = nullptr;
@@ -154,7 +154,7 @@ void key_table::list(remote_key *key) noexcept
         }
         remote_key *known = look_up(key->name_);
         if (buckets_.empty() || ((known != nullptr) && !known->row_.is_idle)) {
-            return; // whoever has that name keeps it while it is in use
+            return;
         }
         if (known != nullptr) {
             gone = known;
@@ -169,6 +169,7 @@ void key_table::list(remote_key *key) noexcept
     delete gone;
 }
 
+// The caller holds the lock, also in all that follows.
 size_t key_table::bucket_of(const key_name &name) const noexcept
 {
     uint64_t hash =

@@ -79,7 +79,10 @@ result<remote_key *> remote_key::create(key_table &home, places &where, map_cach
     }
 
     auto *key = new (std::nothrow) remote_key(home, where, cache, fields, wire, self, when_unused);
-    return (key != nullptr) ? result<remote_key *>(std::move(key)) : UCS_ERR_NO_MEMORY;
+    if (key == nullptr) {
+        return UCS_ERR_NO_MEMORY;
+    }
+    return key;
 }
 
 ucs_status_t remote_key::connect_local(const place &from) noexcept

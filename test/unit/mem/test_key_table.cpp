@@ -21,8 +21,8 @@ thread_local long allocations_made = 0;
 
 } // namespace
 
-// Counts; all forms of the language end here.
-void *operator new(size_t size)
+// Counts; all forms of the language end here. Inlined, g++ takes the pairs for unequal.
+[[gnu::noinline]] void *operator new(size_t size)
 {
     ++allocations_made;
     void *made = std::malloc(size);
@@ -32,12 +32,12 @@ void *operator new(size_t size)
     return made;
 }
 
-void operator delete(void *that) noexcept
+[[gnu::noinline]] void operator delete(void *that) noexcept
 {
     std::free(that);
 }
 
-void operator delete(void *that, size_t) noexcept
+[[gnu::noinline]] void operator delete(void *that, size_t) noexcept
 {
     std::free(that);
 }
