@@ -54,9 +54,9 @@ CUresult first_device(CUdevice *device, int gpu)
 
 void count_gpus(loaded *self)
 {
-    driver_functions &t           = self->table;
-    int                     count = 0;
-    CUresult                code  = t.cuInit(0);
+    driver_functions &t     = self->table;
+    int               count = 0;
+    CUresult          code  = t.cuInit(0);
     if (code != CUDA_SUCCESS || t.cuDeviceGetCount(&count) != CUDA_SUCCESS) {
         self->missing = "the CUDA driver does not start: cuInit says " + std::to_string(code);
         return;
