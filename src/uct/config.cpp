@@ -85,8 +85,11 @@ void config_fill(const ucx_api &api, config_rows *rows) noexcept
                             NVL_CONFIG_MEMBER(iface_config, chunk_small));
     *iface++ = row.memunits("CHUNK_LARGE", "8k", "Pieces of larger lone operations.",
                             NVL_CONFIG_MEMBER(iface_config, chunk_large));
-    *iface++ = row.memunits("CHUNK_STREAM", "16k", "Pieces of operations in a stream.",
-                            NVL_CONFIG_MEMBER(iface_config, chunk_stream));
+    *iface++ =
+        row.memunits("CHUNK_STREAM", "16k",
+                     "Pieces of operations in a stream; larger operations are cut into pieces of "
+                     "up to twice that.",
+                     NVL_CONFIG_MEMBER(iface_config, chunk_stream));
     *iface++ = row.memunits("PUT_LONE_MAX", "512k",
                             "Largest put for the copy kernel when nothing else is in flight.",
                             NVL_CONFIG_MEMBER(iface_config, put_lone_max));

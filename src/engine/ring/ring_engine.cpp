@@ -55,7 +55,13 @@ uint32_t ring_engine::chunk_bytes(size_t size_bytes, uint32_t load) const noexce
         return config_.alone_bytes;
     }
     if (load > config_.stream_descriptors) {
-        return config_.chunk_stream_bytes;
+        const size_t part =
+            size_bytes / config_.stream_pieces & ~size_t(511); // whole rows of a warp
+        return (part < config_.chunk_large_bytes / 2)
+                   ? config_.chunk_stream_bytes
+                   : static_cast<uint32_t>(
+                         std::min<size_t>(std::max<size_t>(part, config_.chunk_large_bytes),
+                                          2 * config_.chunk_stream_bytes));
     }
     return (size_bytes <= config_.chunk_limit_bytes) ? config_.chunk_small_bytes
                                                      : config_.chunk_large_bytes;

@@ -34,13 +34,16 @@ struct ring_config {
     // The poller does a lone operation up to this size itself.
     uint32_t alone_bytes = 8192;
     // A large operation is cut: up to chunk_limit_bytes into chunks of
-    // chunk_small_bytes, above it of chunk_large_bytes, and in a stream (more
-    // than stream_descriptors in flight) of chunk_stream_bytes.
+    // chunk_small_bytes, above it of chunk_large_bytes. In a stream (more than
+    // stream_descriptors in flight) into chunks of chunk_stream_bytes; but those of
+    // a larger operation into stream_pieces of chunk_large_bytes at least, so that
+    // more are in flight than there are warps, and of twice chunk_stream_bytes at most.
     uint32_t chunk_small_bytes  = 4096;
     uint32_t chunk_large_bytes  = 8192;
     uint32_t chunk_stream_bytes = 16384;
     size_t   chunk_limit_bytes  = 65536;
     uint32_t stream_descriptors = 32;
+    uint32_t stream_pieces      = 32;
     // The kernel leaves after idle_ns without work, at the latest after stay_ns.
     double idle_ns = 50e3;
     double stay_ns = 2e6;
