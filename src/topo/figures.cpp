@@ -6,6 +6,14 @@
 
 namespace nvl {
 
+int link_generation(unsigned nvml_version) noexcept
+{
+    static constexpr int generations[] = {0, 1, 2, 2, 3, 3, 4, 5};
+    constexpr unsigned   count         = sizeof(generations) / sizeof(generations[0]);
+
+    return nvml_version < count ? generations[nvml_version] : 0;
+}
+
 int link_speed_mb_s(int version) noexcept
 {
     // As nvidia-smi nvlink -s prints for P100, V100, A100, H100/H200 and B200.

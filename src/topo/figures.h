@@ -9,6 +9,10 @@
 
 namespace nvl {
 
+// The generation of a link by the number that NVML has for its version: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0
+// and 5.0 are 1 to 7 (an H200 says 6); 0 for others.
+int link_generation(unsigned nvml_version) noexcept;
+
 // What an NVLink of this version carries in one direction when NVML does not say, MB/s; 0 for an
 // unknown version.
 int link_speed_mb_s(int version) noexcept;

@@ -6,6 +6,7 @@
 #include "topo/probe_parts.h"
 
 #include "driver/nvml.h"
+#include "topo/figures.h"
 #include "topo/graph.h"
 
 #include <algorithm>
@@ -252,8 +253,9 @@ bool nvml_probe::ask_link(nvml_device device, unsigned index, link_facts &link) 
     if (!link.active) {
         return true;
     }
-    if (ask(nvml_->nvmlDeviceGetNvLinkVersion, device, index, &version) == nvml_success) {
-        link.version = static_cast<int>(version);
+    if (ask(nvml_->nvmlDeviceGetNvLinkVersion, device, index, &version) == nvml_success &&
+        link_generation(version) != 0) {
+        link.version = link_generation(version);
     }
     ask_remote(device, index, link);
     return true;

@@ -689,7 +689,12 @@ NVML_API(nvmlDeviceGetNvLinkVersion, (nvml_device device, unsigned link, unsigne
     if (found->version < 0) {
         return nvml_not_supported;
     }
-    *out = static_cast<unsigned>(found->version);
+    // The driver's own numbers: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0 are 1 to 7.
+    static constexpr unsigned numbers[] = {0, 1, 2, 4, 6, 7};
+    if (static_cast<size_t>(found->version) >= sizeof(numbers) / sizeof(numbers[0])) {
+        return nvml_not_supported;
+    }
+    *out = numbers[found->version];
     return nvml_success;
 }
 

@@ -33,6 +33,18 @@ TEST(figures, a_newer_link_than_is_known_counts_as_the_newest_known)
     EXPECT_EQ(link_speed_mb_s(facts_unknown), 0);
 }
 
+// An H200 says 6 for its links of generation 4.
+TEST(figures, the_numbers_of_nvml_are_not_generations)
+{
+    EXPECT_EQ(link_generation(2), 2); // V100
+    EXPECT_EQ(link_generation(4), 3); // A100
+    EXPECT_EQ(link_generation(5), 3);
+    EXPECT_EQ(link_generation(6), 4);
+    EXPECT_EQ(link_generation(7), 5);
+    EXPECT_EQ(link_generation(0), 0);
+    EXPECT_EQ(link_generation(8), 0) << "what is newer is taken from the GPU's generation";
+}
+
 TEST(figures, a_slot_that_nobody_knows_counts_as_generation_3_with_16_lanes)
 {
     EXPECT_NEAR(pcie_bytes_s(facts_unknown, facts_unknown), 15.76e9, 1e7);
