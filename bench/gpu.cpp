@@ -88,6 +88,14 @@ void gpu::synchronize() const
     driver.need(driver.context_synchronize(), "cuCtxSynchronize");
 }
 
+void gpu::reset() const
+{
+    const gpu_driver &driver = gpu_driver::get();
+    CUdevice          device;
+    driver.need(driver.device_get(&device, ordinal_), "cuDeviceGet");
+    driver.need(driver.primary_reset(device), "cuDevicePrimaryCtxReset");
+}
+
 bool parse_allocate_as(const std::string &name, allocate_as *as)
 {
     const char *const names[] = {"alloc",      "vmm",  "vmm_chunks", "vmm_none",

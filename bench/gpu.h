@@ -15,22 +15,22 @@
 namespace nvl {
 
 // Name in this table, name in the library, as cuda.h declares it.
-#define NVL_BENCH_CUDA(_row)                                                                      \
-    _row(init, cuInit) _row(error_name, cuGetErrorName) _row(device_get, cuDeviceGet)             \
-        _row(device_name, cuDeviceGetName) _row(primary_retain, cuDevicePrimaryCtxRetain)         \
-            _row(context_set, cuCtxSetCurrent) _row(context_synchronize, cuCtxSynchronize)        \
-                _row(alloc, cuMemAlloc) _row(free, cuMemFree) _row(alloc_host, cuMemAllocHost)    \
-                    _row(free_host, cuMemFreeHost) _row(copy_in, cuMemcpyHtoD) _row(copy_out,     \
-                                                                                    cuMemcpyDtoH) \
-                        _row(copy_within, cuMemcpyDtoDAsync) _row(set_bytes, cuMemsetD8Async)     \
-                            _row(set_words, cuMemsetD32Async) _row(create, cuMemCreate)           \
-                                _row(release, cuMemRelease) _row(reserve, cuMemAddressReserve)    \
-                                    _row(unreserve, cuMemAddressFree) _row(map, cuMemMap)         \
-                                        _row(unmap, cuMemUnmap) _row(set_access, cuMemSetAccess)  \
-                                            _row(pool_create, cuMemPoolCreate)                    \
-                                                _row(pool_alloc, cuMemAllocFromPoolAsync)         \
-                                                    _row(current_device, cuCtxGetDevice)          \
-                                                        _row(alloc_managed, cuMemAllocManaged)
+#define NVL_BENCH_CUDA(_row)                                                                       \
+    _row(init, cuInit) _row(error_name, cuGetErrorName) _row(device_get, cuDeviceGet)              \
+        _row(device_name, cuDeviceGetName) _row(primary_retain, cuDevicePrimaryCtxRetain) _row(    \
+            context_set, cuCtxSetCurrent) _row(context_synchronize, cuCtxSynchronize)              \
+            _row(alloc, cuMemAlloc) _row(free, cuMemFree) _row(alloc_host, cuMemAllocHost) _row(   \
+                free_host, cuMemFreeHost) _row(copy_in, cuMemcpyHtoD) _row(copy_out, cuMemcpyDtoH) \
+                _row(copy_within, cuMemcpyDtoDAsync) _row(set_bytes, cuMemsetD8Async)              \
+                    _row(set_words, cuMemsetD32Async) _row(create, cuMemCreate)                    \
+                        _row(release, cuMemRelease) _row(reserve, cuMemAddressReserve)             \
+                            _row(unreserve, cuMemAddressFree) _row(map, cuMemMap)                  \
+                                _row(unmap, cuMemUnmap) _row(set_access, cuMemSetAccess)           \
+                                    _row(pool_create, cuMemPoolCreate)                             \
+                                        _row(pool_alloc, cuMemAllocFromPoolAsync)                  \
+                                            _row(current_device, cuCtxGetDevice)                   \
+                                                _row(alloc_managed, cuMemAllocManaged)             \
+                                                    _row(primary_reset, cuDevicePrimaryCtxReset)
 
 struct gpu_driver {
 #define NVL_BENCH_MEMBER(_member, _function) decltype(&::_function) _member = nullptr;
@@ -64,6 +64,8 @@ public:
 
     std::string name() const;
     void        synchronize() const;
+    // What cudaDeviceReset does: everything in the context is gone.
+    void reset() const;
 
 private:
     int ordinal_;

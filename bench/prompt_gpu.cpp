@@ -110,11 +110,10 @@ void prompt_gpu::fill_set_up()
         return CUDA_SUCCESS;
     };
     cuda_.cuDevicePrimaryCtxRelease = [](CUdevice) -> CUresult { return CUDA_SUCCESS; };
-    cuda_.cuMemHostAlloc            = [](void **block, size_t size_bytes, unsigned) -> CUresult {
-        return allocate(block, size_bytes);
-    };
-    cuda_.cuMemFreeHost = [](void *block) -> CUresult {
-        free(block);
+    cuda_.cuMemHostRegister     = [](void *, size_t, unsigned) -> CUresult { return CUDA_SUCCESS; };
+    cuda_.cuMemHostUnregister   = [](void *) -> CUresult { return CUDA_SUCCESS; };
+    cuda_.cuPointerGetAttribute = [](void *value, CUpointer_attribute, CUdeviceptr) -> CUresult {
+        *static_cast<unsigned long long *>(value) = 1; // one allocation, which stays
         return CUDA_SUCCESS;
     };
     cuda_.cuMemHostGetDevicePointer = [](CUdeviceptr *address, void *block, unsigned) -> CUresult {

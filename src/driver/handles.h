@@ -8,16 +8,31 @@
 
 #include <utility>
 
-#include "driver/cuda.h"
+#include "driver/context_life.h"
 
 namespace nvl {
 
-// Makes `context` current for a scope and puts back what was current before,
-// whatever that was. ok() is false if the driver refused (destroyed context).
+// Makes a context current for a scope and puts back what was current before,
+// whatever that was. ok() is false if the driver refused, or is not to be asked.
 class context_guard {
 public:
+    // For a context that the caller knows to live, or has retained: the driver takes
+    // one that was destroyed, too, and frees memory twice behind it (580).
     context_guard(const cuda_api &cuda, CUcontext context) noexcept
         : cuda_(cuda), code_(cuda.cuCtxPushCurrent(context))
+    {
+    }
+
+    // For any other: asks first.
+    context_guard(const cuda_api &cuda, const context_life &life) noexcept
+        : cuda_(cuda),
+          code_(life.is_over() ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                               : cuda.cuCtxPushCurrent(life.context()))
+    {
+    }
+
+    // None: refused for this reason.
+    context_guard(const cuda_api &cuda, CUresult refused) noexcept : cuda_(cuda), code_(refused)
     {
     }
 
@@ -69,25 +84,28 @@ private:
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// One handle of type T in context `context`, destroyed by *destroy.
+// One handle of type T in a context, destroyed by *destroy; forgotten if the context
+// has taken it along.
 template<typename T, CUresult (*cuda_api::*destroy)(T)> class context_handle {
 public:
     context_handle() = default;
 
-    context_handle(const cuda_api &cuda, CUcontext context, T handle) noexcept
-        : cuda_(&cuda), context_(context), handle_(handle)
+    context_handle(const cuda_api &cuda, const life_ref &life, T handle) noexcept
+        : cuda_(&cuda), life_(life), handle_(handle)
     {
     }
 
     context_handle(context_handle &&other) noexcept
-        : cuda_(other.cuda_), context_(other.context_), handle_(std::exchange(other.handle_, T()))
+        : cuda_(other.cuda_),
+          life_(std::move(other.life_)),
+          handle_(std::exchange(other.handle_, T()))
     {
     }
 
     context_handle &operator=(context_handle &&other) noexcept
     {
         std::swap(cuda_, other.cuda_);
-        std::swap(context_, other.context_);
+        std::swap(life_, other.life_);
         std::swap(handle_, other.handle_);
         return *this;
     }
@@ -97,9 +115,8 @@ public:
         if ((handle_ == T()) || process_is_exiting()) {
             return;
         }
-        context_guard   guard(*cuda_, context_);
+        context_guard   guard(*cuda_, *life_);
         relaxed_capture relaxed(*cuda_);
-        // A destroyed context has taken the handle along.
         if (guard.ok()) {
             (void)(cuda_->*destroy)(handle_);
         }
@@ -115,17 +132,22 @@ public:
         return handle_ != T();
     }
 
+    // True if its context is gone: not to be used.
+    bool is_gone() const noexcept
+    {
+        return life_ && life_->is_over();
+    }
+
 private:
-    const cuda_api *cuda_    = nullptr;
-    CUcontext       context_ = nullptr;
-    T               handle_  = T();
+    const cuda_api *cuda_ = nullptr;
+    life_ref        life_;
+    T               handle_ = T();
 };
 
 using stream       = context_handle<CUstream, &cuda_api::cuStreamDestroy>;
 using event        = context_handle<CUevent, &cuda_api::cuEventDestroy>;
 using module       = context_handle<CUmodule, &cuda_api::cuModuleUnload>;
 using device_block = context_handle<CUdeviceptr, &cuda_api::cuMemFree>;
-using host_block   = context_handle<void *, &cuda_api::cuMemFreeHost>;
 
 // A retained primary context; released by the destructor.
 class primary_context {

@@ -41,14 +41,17 @@ ucs_status_t host_stage::open(CUcontext context) noexcept
         return UCS_ERR_NO_MEMORY;
     }
 
-    context_guard   guard(cuda_, context);
-    relaxed_capture relaxed(cuda_);
-    void           *bytes = nullptr;
-    CUresult        code  = guard.ok() ? cuda_.cuMemHostAlloc(&bytes, count * config_.slot_bytes,
-                                                              CU_MEMHOSTALLOC_PORTABLE)
-                                       : guard.code();
-    if (code == CUDA_SUCCESS) {
-        pinned_ = host_block(cuda_, context, bytes);
+    void            *bytes = nullptr;
+    CUresult         code  = CUDA_SUCCESS;
+    result<life_ref> life  = context_life::of(cuda_, context);
+    if (!life.ok()) {
+        return life.status();
+    }
+    result<pinned_block> made =
+        pinned_block::make(cuda_, life.value(), count * config_.slot_bytes, &code);
+    if (made.ok()) {
+        pinned_ = std::move(made.value());
+        bytes   = pinned_.get();
     } else {
         // The driver then copies each slot itself before it returns: slower, but no
         // longer than one slot at a time.

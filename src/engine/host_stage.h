@@ -108,7 +108,7 @@ private:
     lane                      &push_;
     lane                      &pull_;
     host_stage_config          config_;
-    host_block                 pinned_;
+    pinned_block               pinned_;
     std::unique_ptr<uint8_t[]> ordinary_; // where nothing could be page-locked
     std::unique_ptr<slot[]>    slots_;
     std::unique_ptr<op[]>      ops_;

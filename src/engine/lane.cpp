@@ -19,15 +19,19 @@ constexpr double stall_check_ns = 1e6;
 
 } // namespace
 
-lane::lane(const cuda_api &cuda, CUcontext context, const lane_config &config) noexcept
-    : cuda_(cuda), context_(context), config_(config)
+lane::lane(const cuda_api &cuda, const life_ref &life, const lane_config &config) noexcept
+    : cuda_(cuda), life_(life), config_(config)
 {
 }
 
 result<std::unique_ptr<lane>> lane::create(const cuda_api &cuda, CUcontext context,
                                            const lane_config &config) noexcept
 {
-    std::unique_ptr<lane> self(new (std::nothrow) lane(cuda, context, config));
+    result<life_ref> life = context_life::of(cuda, context);
+    if (!life.ok()) {
+        return life.status();
+    }
+    std::unique_ptr<lane> self(new (std::nothrow) lane(cuda, life.value(), config));
     if (!self) {
         return UCS_ERR_NO_MEMORY;
     }
@@ -59,7 +63,7 @@ ucs_status_t lane::open() noexcept
     if (status != UCS_OK) {
         return status;
     }
-    stream_ = stream(cuda_, context_, raw);
+    stream_ = stream(cuda_, life_, raw);
 
     if (cuda_.cuStreamWriteValue32 == nullptr) {
         config_.completion = lane_completion::by_event;
@@ -67,8 +71,8 @@ ucs_status_t lane::open() noexcept
     return (config_.completion == lane_completion::by_word) ? open_word() : open_events();
 }
 
-// In the primary context, which the lane keeps: the application may destroy a
-// context of its own while the processor still reads the word.
+// Locked in the primary context, which the lane keeps: it is there whatever the
+// application does with a context of its own.
 ucs_status_t lane::open_word() noexcept
 {
     CUdevice     device = 0;
@@ -82,18 +86,20 @@ ucs_status_t lane::open_word() noexcept
     }
     home_ = std::move(home.value());
 
-    context_guard guard(cuda_, home_.get());
-    void         *word = nullptr;
-    status             = guard.ok() ? NVL_CUDA_CALL(cuda_, cuMemHostAlloc, &word, 64,
-                                                    CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE)
-                                    : UCS_ERR_IO_ERROR;
-    if (status != UCS_OK) {
-        return status;
+    result<life_ref> home_life = context_life::of(cuda_, home_.get());
+    if (!home_life.ok()) {
+        return home_life.status();
     }
-    word_block_ = host_block(cuda_, home_.get(), word);
-    word_       = static_cast<volatile uint32_t *>(word);
-    *word_      = 0;
-    return NVL_CUDA_CALL(cuda_, cuMemHostGetDevicePointer, &word_device_, word, 0);
+    CUresult             code = CUDA_SUCCESS;
+    result<pinned_block> made = pinned_block::make(cuda_, home_life.value(), 64, &code);
+    if (!made.ok()) {
+        return cuda_failed(cuda_, code, "cuMemHostRegister", 1);
+    }
+    word_block_ = std::move(made.value());
+    word_       = static_cast<volatile uint32_t *>(word_block_.get());
+
+    context_guard guard(cuda_, home_.get());
+    return NVL_CUDA_CALL(cuda_, cuMemHostGetDevicePointer, &word_device_, word_block_.get(), 0);
 }
 
 ucs_status_t lane::open_events() noexcept
@@ -108,7 +114,7 @@ ucs_status_t lane::open_events() noexcept
         if (status != UCS_OK) {
             return status;
         }
-        events_[i] = event(cuda_, context_, raw);
+        events_[i] = event(cuda_, life_, raw);
     }
     return UCS_OK;
 }
@@ -119,11 +125,7 @@ lane::~lane()
         return;
     }
     // Also with nothing in flight: a callback that was armed may be on its way.
-    context_guard guard(cuda_, context_);
-    if (guard.ok()) {
-        relaxed_capture relaxed(cuda_);
-        (void)cuda_.cuStreamSynchronize(stream_.get());
-    }
+    settle();
     if (in_flight() != 0) {
         NVL_DEBUG("lane closed with %u operations in flight", in_flight());
     }
@@ -134,6 +136,19 @@ lane::~lane()
             use->release();
         }
     }
+}
+
+// The application has destroyed or reset the context: its stream and its events are
+// gone, and so is whatever was to end.
+bool lane::is_cut_off() noexcept
+{
+    if (__builtin_expect(!life_->is_over_lately(), 1)) {
+        return false;
+    }
+    if (broken_ == UCS_OK) {
+        broken_ = cuda_failed(cuda_, CUDA_ERROR_CONTEXT_IS_DESTROYED, "copy", 1);
+    }
+    return true;
 }
 
 CUresult lane::copy(const copy_piece &piece) noexcept
@@ -166,9 +181,12 @@ ucs_status_t lane::submit_box(const copy_box &box, const op_end &end) noexcept
     if (is_full()) {
         return UCS_ERR_NO_RESOURCE;
     }
+    if (is_cut_off()) {
+        return broken_;
+    }
 
     // The rows may be of another context than the caller's current one.
-    context_guard guard(cuda_, context_);
+    context_guard guard(cuda_, life_->context());
     CUresult      code = guard.ok() ? copy(box) : guard.code();
     return (code == CUDA_SUCCESS) ? record(end) : cuda_failed(cuda_, code, "cuMemcpy2DAsync", 1);
 }
@@ -210,6 +228,9 @@ ucs_status_t lane::submit(const copy_piece *pieces, size_t count, const op_end &
     if (is_full()) {
         return UCS_ERR_NO_RESOURCE;
     }
+    if (__builtin_expect(is_cut_off(), 0)) {
+        return broken_;
+    }
 
     CUresult code = CUDA_SUCCESS;
     size_t   i    = 0;
@@ -224,7 +245,7 @@ ucs_status_t lane::submit(const copy_piece *pieces, size_t count, const op_end &
     // took nothing. It says so by either code (INVALID_VALUE: a range of several
     // chunks). The common case is spared the question.
     if (((code == CUDA_ERROR_INVALID_CONTEXT) || (code == CUDA_ERROR_INVALID_VALUE)) && (i == 1)) {
-        context_guard guard(cuda_, context_);
+        context_guard guard(cuda_, *life_);
         code = guard.code();
         for (i = 0; (i < count) && (code == CUDA_SUCCESS); ++i) {
             code = copy(pieces[i]);
@@ -255,7 +276,7 @@ void lane::keep_until_done(op_use *use) noexcept
 // end: waits for them, so that what they use may go with the error.
 void lane::settle() noexcept
 {
-    context_guard   guard(cuda_, context_);
+    context_guard   guard(cuda_, *life_);
     relaxed_capture relaxed(cuda_);
     if (guard.ok()) {
         (void)cuda_.cuStreamSynchronize(stream_.get());
@@ -276,10 +297,13 @@ ucs_status_t lane::submit_marker(const op_end &end) noexcept
 
 uint32_t lane::completed_by_events() noexcept
 {
+    uint32_t number = finished_;
+    if (__builtin_expect(is_cut_off(), 0)) {
+        return number;
+    }
     // An event query in the mode that capture wants would be refused and would
     // spoil the application's capture. It needs no current context.
     relaxed_capture relaxed(cuda_);
-    uint32_t        number = finished_;
     while (number != posted_) {
         if (slots_[(number + 1) % config_.depth].is_marker) {
             ++number;
@@ -320,7 +344,7 @@ ucs_status_t lane::check_stall() noexcept
     }
     stall_since_ = now;
 
-    context_guard   guard(cuda_, context_);
+    context_guard   guard(cuda_, *life_);
     relaxed_capture relaxed(cuda_);
     CUresult        code = guard.ok() ? cuda_.cuStreamQuery(stream_.get()) : guard.code();
     if ((code == CUDA_SUCCESS) || (code == CUDA_ERROR_NOT_READY)) {

@@ -18,7 +18,7 @@
 #include <memory>
 
 #include "base/status.h"
-#include "driver/handles.h"
+#include "driver/pinned_block.h"
 #include "engine/op.h"
 
 namespace nvl {
@@ -35,17 +35,19 @@ struct lane_config {
 // time.
 class lane {
 public:
-    // Creates the stream in `context` (made current for the call). Errors are
-    // logged.
+    // Creates the stream in `context`, which lives (made current for the call).
+    // Errors are logged.
     static result<std::unique_ptr<lane>> create(const cuda_api &cuda, CUcontext context,
                                                 const lane_config &config) noexcept;
 
-    // Waits for what is in flight, without reporting it.
+    // Waits for what is in flight, without reporting it. Of a context that is gone
+    // nothing is in flight any more, and nothing is touched.
     ~lane();
 
     // Submits `count` copies as one operation. UCS_INPROGRESS: `end` is finished
     // by poll(). UCS_ERR_NO_RESOURCE: the lane is full, nothing was submitted,
-    // `end` is untouched. Any other error: likewise untouched.
+    // `end` is untouched. Any other error: likewise untouched; after the context's
+    // end it is UCS_ERR_IO_ERROR.
     ucs_status_t submit(const copy_piece *pieces, size_t count, const op_end &end) noexcept;
 
     // The same for a box, as one copy. UCS_ERR_UNSUPPORTED, and `end` untouched:
@@ -74,9 +76,9 @@ public:
         return stream_.get();
     }
 
-    CUcontext context() const noexcept
+    const context_life &life() const noexcept
     {
-        return context_;
+        return *life_;
     }
 
 private:
@@ -85,7 +87,7 @@ private:
         bool   is_marker; // has no signal of its own
     };
 
-    lane(const cuda_api &cuda, CUcontext context, const lane_config &config) noexcept;
+    lane(const cuda_api &cuda, const life_ref &life, const lane_config &config) noexcept;
 
     ucs_status_t open_word() noexcept;
     ucs_status_t open_events() noexcept;
@@ -100,15 +102,16 @@ private:
     uint32_t     completed_by_events() noexcept;
     CUresult     copy(const copy_piece &piece) noexcept;
     CUresult     copy(const copy_box &box) noexcept;
+    bool         is_cut_off() noexcept;
     ucs_status_t check_stall() noexcept;
     unsigned     fail_all(ucs_status_t status) noexcept;
 
     const cuda_api          &cuda_;
-    CUcontext                context_;
+    life_ref                 life_;
     lane_config              config_;
     stream                   stream_;
     primary_context          home_; // of word_block_
-    host_block               word_block_;
+    pinned_block             word_block_;
     volatile uint32_t       *word_        = nullptr; // number of the last completed operation
     CUdeviceptr              word_device_ = 0;
     std::unique_ptr<event[]> events_;

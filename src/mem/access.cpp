@@ -81,10 +81,11 @@ ucs_status_t allow_access(places &where, const region &found, uint64_t base, siz
     }
 
     CUmemAccessDesc access = full_access(where.gpus()[from.gpu].device);
-    context_guard   guard(cuda, from.context);
+    context_guard   guard  = where.enter(from);
     relaxed_capture relaxed(cuda);
-    CUresult        code = (found.pool != nullptr) ? allow_pool(cuda, found.pool, access)
-                                                   : allow_range(where, found, base, size_bytes, access);
+    CUresult        code = !guard.ok()               ? guard.code()
+                           : (found.pool != nullptr) ? allow_pool(cuda, found.pool, access)
+                                                     : allow_range(where, found, base, size_bytes, access);
     if (code != CUDA_SUCCESS) {
         NVL_DIAG("GPU %d cannot reach memory of GPU %d at 0x%" PRIx64 ": %s",
                  where.gpus()[from.gpu].ordinal, where.gpus()[found.gpu].ordinal, base,

@@ -228,8 +228,8 @@ void exports::refuse(cause why, const exported &self, uint64_t handle_types,
 
 void exports::export_legacy(exported *self, const region &found, const place &at)
 {
-    const cuda_api &cuda = where_.cuda();
-    context_guard   guard(cuda, at.context);
+    const cuda_api &cuda  = where_.cuda();
+    context_guard   guard = where_.enter(at);
     relaxed_capture relaxed(cuda);
     CUipcMemHandle  raw;
     CUresult        code = guard.ok() ? cuda.cuIpcGetMemHandle(&raw, found.base) : guard.code();
@@ -330,8 +330,8 @@ std::shared_ptr<shareable> exports::chunk_at(uint64_t address)
 bool exports::walk(const place &at, uint64_t address, size_t size_bytes,
                    std::vector<walked_chunk> *out, uint64_t *hole)
 {
-    const cuda_api &cuda = where_.cuda();
-    context_guard   guard(cuda, at.context);
+    const cuda_api &cuda  = where_.cuda();
+    context_guard   guard = where_.enter(at);
     relaxed_capture relaxed(cuda);
     uint64_t        next = address;
     do {

@@ -89,6 +89,9 @@ std::shared_mutex &legacy_mapping::opens() noexcept
 legacy_mapping::legacy_mapping(const cuda_api &cuda, CUcontext context, CUdeviceptr mapped)
     : mapping(cuda, context, mapped)
 {
+    if (cuda.cuPointerGetAttribute(&id_, CU_POINTER_ATTRIBUTE_BUFFER_ID, mapped) != CUDA_SUCCESS) {
+        id_ = 0;
+    }
     legacy_mappings            &live = legacy_mappings_get();
     std::lock_guard<std::mutex> guard(live.mutex);
     live.all.push_back(this);
@@ -105,9 +108,13 @@ legacy_mapping::~legacy_mapping()
     if (is_closed_ || process_is_exiting()) {
         return;
     }
+    // A context that was reset took it along; others may have opened something there.
+    if ((id_ != 0) && !is_same_allocation(cuda_, mapped_, id_)) {
+        return;
+    }
     context_guard   guard(cuda_, context_);
     relaxed_capture relaxed(cuda_);
-    if (guard.ok()) { // else the context took the mapping along
+    if (guard.ok()) {
         warn_failed(cuda_, cuda_.cuIpcCloseMemHandle(mapped_), "cuIpcCloseMemHandle");
     }
 }

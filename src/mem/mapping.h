@@ -61,7 +61,8 @@ public:
     static unsigned forsake(CUcontext context, CUdeviceptr mapped) noexcept;
 
 private:
-    bool is_closed_ = false; // under opens()
+    unsigned long long id_        = 0;     // the driver's, of what is mapped; 0: not known
+    bool               is_closed_ = false; // under opens()
 };
 
 // Chunks mapped in a row into addresses of their own.

@@ -36,13 +36,13 @@ void fill(uint8_t *bytes, uint64_t seed) noexcept
     }
 }
 
-stream make_stream(const cuda_api &cuda, CUcontext context) noexcept
+stream make_stream(const cuda_api &cuda, const life_ref &life) noexcept
 {
     CUstream made = nullptr;
     if (cuda.cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, 0) != CUDA_SUCCESS) {
         made = nullptr;
     }
-    return {cuda, context, made};
+    return {cuda, life, made};
 }
 
 // False if it failed or did not end in time.
@@ -92,22 +92,25 @@ bool pair_check::needs_check(const place &from, const gpu_uuid &peer) const
 pair_check::sample *pair_check::sample_of(const place &at, const process_identity &self)
 {
     auto known = samples_.find(at.gpu);
-    if (known != samples_.end()) {
+    if ((known != samples_.end()) && !known->second.memory.is_gone()) {
         return &known->second;
     }
+    samples_.erase(at.gpu);
     const cuda_api      &cuda    = where_.cuda();
     CUdeviceptr          address = 0;
     std::vector<uint8_t> pattern(part_bytes);
     fill(pattern.data(), 0);
 
-    context_guard   guard(cuda, at.context);
-    relaxed_capture relaxed(cuda);
-    if (!guard.ok() || (cuda.cuMemAlloc(&address, part_count * part_bytes) != CUDA_SUCCESS)) {
+    context_guard    guard = where_.enter(at);
+    relaxed_capture  relaxed(cuda);
+    result<life_ref> life =
+        guard.ok() ? context_life::of(cuda, at.context) : result<life_ref>(UCS_ERR_IO_ERROR);
+    if (!life.ok() || (cuda.cuMemAlloc(&address, part_count * part_bytes) != CUDA_SUCCESS)) {
         return nullptr;
     }
     sample made;
-    made.memory    = device_block(cuda, at.context, address);
-    stream writing = make_stream(cuda, at.context);
+    made.memory    = device_block(cuda, life.value(), address);
+    stream writing = make_stream(cuda, life.value());
     if (!writing ||
         !copy(cuda, writing.get(), address, reinterpret_cast<CUdeviceptr>(pattern.data()))) {
         return nullptr;
@@ -143,14 +146,19 @@ pair_check::verdict pair_check::copies(const place &from, CUdeviceptr far, std::
 {
     const cuda_api      &cuda = where_.cuda();
     std::vector<uint8_t> wanted(part_bytes), got(part_bytes);
-    auto                 here = [](uint8_t *at) { return reinterpret_cast<CUdeviceptr>(at); };
-    context_guard        guard(cuda, from.context);
+    auto                 here  = [](uint8_t *at) { return reinterpret_cast<CUdeviceptr>(at); };
+    context_guard        guard = where_.enter(from);
     relaxed_capture      relaxed(cuda);
-    stream               in   = guard.ok() ? make_stream(cuda, from.context) : stream();
-    device_block        &near = near_[from.id];
-    CUdeviceptr          made = 0;
+    result<life_ref>     life =
+        guard.ok() ? context_life::of(cuda, from.context) : result<life_ref>(UCS_ERR_IO_ERROR);
+    stream        in   = life.ok() ? make_stream(cuda, life.value()) : stream();
+    device_block &near = near_[from.id];
+    CUdeviceptr   made = 0;
+    if (near.is_gone()) {
+        near = device_block();
+    }
     if (in && !near && (cuda.cuMemAlloc(&made, part_bytes) == CUDA_SUCCESS)) {
-        near = device_block(cuda, from.context, made);
+        near = device_block(cuda, life.value(), made);
     }
     if (!in || !near) {
         return verdict::open;

@@ -143,25 +143,74 @@ unsigned long long places::context_unique(CUcontext context) const noexcept
     return unique;
 }
 
+// The caller holds the mutex.
+bool places::is_primary(const place &at) const noexcept
+{
+    return primaries_[at.gpu].get() == at.context;
+}
+
+// Null if there is none, or one whose context is over. The caller holds the mutex.
+const place *places::known(CUcontext context, unsigned long long unique) noexcept
+{
+    for (unsigned i = count(); i-- > 0;) { // the newest first
+        const place &at    = table_[i];
+        bool         is_it = (at.context == context) && (at.unique == unique) &&
+                     !(lives_[i] && lives_[i]->is_over());
+        if (is_it) {
+            return &at;
+        }
+    }
+    return nullptr;
+}
+
+bool places::is_over(const place &at) const noexcept
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    return !is_primary(at) && (!lives_[at.id] || lives_[at.id]->is_over());
+}
+
+// A retained handle may be asked for its number; after a reset it has another one, or
+// none. Without numbers (before CUDA 12) only what is kept in the context tells.
+bool places::was_reset(const place &primary) const noexcept
+{
+    return (context_unique(primary.context) != primary.unique) ||
+           context_life::is_known_over(cuda_, primary.context);
+}
+
+void places::let_go() noexcept
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    lives_.fill(nullptr);
+}
+
 result<const place *> places::find(CUdevice device, CUcontext context) noexcept
 {
-    unsigned long long unique = context_unique(context);
-
-    for (unsigned i = 0, n = count(); i < n; ++i) {
-        if ((table_[i].context == context) && (table_[i].unique == unique)) {
-            return &table_[i];
-        }
-    }
-
+    unsigned long long          unique = context_unique(context);
     std::lock_guard<std::mutex> guard(mutex_);
-    unsigned                    n = count();
-    for (unsigned i = 0; i < n; ++i) {
-        if ((table_[i].context == context) && (table_[i].unique == unique)) {
-            return &table_[i];
+    const place                *at = known(context, unique);
+    if (at == nullptr) {
+        result<const place *> added = add(device, context, unique);
+        if (!added.ok()) {
+            return added;
         }
+        at = added.value();
     }
+    if (!is_primary(*at) && !lives_[at->id]) {
+        result<life_ref> life = context_life::of(cuda_, context);
+        if (!life.ok()) {
+            return life.status();
+        }
+        lives_[at->id] = std::move(life.value());
+    }
+    return at;
+}
 
-    int index = find_gpu(device);
+// The caller holds the mutex.
+result<const place *> places::add(CUdevice device, CUcontext context,
+                                  unsigned long long unique) noexcept
+{
+    unsigned n     = count();
+    int      index = find_gpu(device);
     if ((index < 0) || (n == max_places)) {
         NVL_ERROR(
             (index < 0)
@@ -186,16 +235,17 @@ result<const place *> places::primary(CUdevice device) noexcept
         return UCS_ERR_NO_DEVICE;
     }
 
-    // Retained for good, so its place cannot change.
-    const place *known = primary_places_[index].load(std::memory_order_acquire);
-    if (known != nullptr) {
+    // Retained for good, so its place changes only where the application resets it.
+    const place *known    = primary_places_[index].load(std::memory_order_acquire);
+    bool         is_reset = (known != nullptr) && was_reset(*known);
+    if ((known != nullptr) && !is_reset) {
         return known;
     }
 
     CUcontext context;
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        if (primaries_[index].get() == nullptr) {
+        if ((primaries_[index].get() == nullptr) || is_reset) {
             result<primary_context> retained = primary_context::retain(cuda_, device);
             if (!retained.ok()) {
                 return retained.status();
@@ -251,7 +301,8 @@ ucs_status_t places::enable_peer(const place &from, const place &to) noexcept
     (void)cuda_.cuDeviceCanAccessPeer(&can, gpus_[from.gpu].device, gpus_[to.gpu].device);
     CUresult code = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if (can) {
-        context_guard   guard(cuda_, from.context);
+        context_guard guard =
+            is_over(to) ? context_guard(cuda_, CUDA_ERROR_CONTEXT_IS_DESTROYED) : enter(from);
         relaxed_capture relaxed(cuda_);
         code = guard.ok() ? cuda_.cuCtxEnablePeerAccess(to.context, 0) : guard.code();
     }

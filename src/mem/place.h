@@ -3,7 +3,8 @@
 // A place: one GPU seen through one CUDA context of this process. Everything
 // that copies or maps does so in a place; its small number indexes tables on
 // the data path. Places are found or made at registration and at key unpack,
-// never removed. Also here: the GPUs of this process. Called by mem, engine and
+// never removed; a context that follows a destroyed one at its address is another
+// place. Also here: the GPUs of this process. Called by mem, engine and
 // uct; calls the driver.
 #ifndef NVLINK_MEM_PLACE_H
 #define NVLINK_MEM_PLACE_H
@@ -72,11 +73,31 @@ public:
     int find_gpu(const gpu_uuid &uuid) const noexcept;
     int find_gpu(CUdevice device) const noexcept;
 
-    // The place of a context that belongs to `device`. Any thread, whatever is
-    // current.
+    // The place of a context that belongs to `device` and lives: of memory that the
+    // driver has just said to be in it. Any thread, whatever is current.
     result<const place *> find(CUdevice device, CUcontext context) noexcept;
 
-    // The place of the device's primary context, which stays retained.
+    // True if the context of a place has been destroyed by the application, or may
+    // have been: nothing is to be done in it. A primary context may always be
+    // entered; after a reset it refuses what is asked of it. Asks the driver.
+    bool is_over(const place &at) const noexcept;
+
+    // True if the primary context of a place has been reset since: what was in it is
+    // gone. Asks the driver.
+    bool was_reset(const place &primary) const noexcept;
+
+    // Makes the context of a place current for a scope, unless it is over.
+    context_guard enter(const place &at) const noexcept
+    {
+        return is_over(at) ? context_guard(cuda_, CUDA_ERROR_CONTEXT_IS_DESTROYED)
+                           : context_guard(cuda_, at.context);
+    }
+
+    // Nobody uses a place any more: gives back what tells whether its context lives.
+    void let_go() noexcept;
+
+    // The place of the device's primary context, which stays retained; a new one if
+    // it was reset.
     result<const place *> primary(CUdevice device) noexcept;
 
     // The place that a call should use when nothing says which: the primary
@@ -84,7 +105,8 @@ public:
     // the first with an active primary context, else of the first.
     result<const place *> preferred(int gpu) noexcept;
 
-    // The place of the GPU's primary context, if somebody has asked for it.
+    // The place of the GPU's primary context, if somebody has asked for it; it may
+    // have been reset since.
     const place *known_primary(unsigned gpu) const noexcept
     {
         return primary_places_[gpu].load(std::memory_order_acquire);
@@ -100,13 +122,18 @@ public:
 
 private:
     explicit places(const cuda_api &cuda) noexcept;
-    ucs_status_t       open(std::string *why);
-    unsigned long long context_unique(CUcontext context) const noexcept;
+    ucs_status_t          open(std::string *why);
+    unsigned long long    context_unique(CUcontext context) const noexcept;
+    bool                  is_primary(const place &at) const noexcept;
+    const place          *known(CUcontext context, unsigned long long unique) noexcept;
+    result<const place *> add(CUdevice device, CUcontext context,
+                              unsigned long long unique) noexcept;
 
     const cuda_api                                                      &cuda_;
     std::vector<gpu>                                                     gpus_;
     std::vector<primary_context>                                         primaries_;
-    std::mutex                                                           mutex_;
+    mutable std::mutex                                                   mutex_;
+    std::array<life_ref, max_places>                                     lives_; // of own contexts
     std::array<std::atomic<const place *>, max_gpus>                     primary_places_{};
     std::array<place, max_places>                                        table_;
     std::atomic<unsigned>                                                count_{0};

@@ -103,9 +103,9 @@ region region_mapped(places &where, const region &found, uint64_t address,
     if (!at.ok()) {
         return part;
     }
-    context_guard guard(cuda, at.value()->context);
-    uint64_t      next = address;
-    bool          any  = false;
+    context_guard guard = where.enter(*at.value());
+    uint64_t      next  = address;
+    bool          any   = false;
     while (guard.ok() && (!any || (next - address < size_bytes))) {
         CUdeviceptr base  = 0;
         size_t      bytes = 0;
@@ -145,7 +145,7 @@ bool region_is_registrable(places &where, const region &found) noexcept
     if (!at.ok()) {
         return false;
     }
-    context_guard guard(cuda, at.value()->context);
+    context_guard guard = where.enter(*at.value());
     auto          page  = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     uint64_t      first = found.base & ~(page - 1);
     uint64_t      last  = (found.base + found.size_bytes + page - 1) & ~(page - 1);

@@ -24,9 +24,9 @@ void cut_rows(const copy_box &box, copy_piece *rows) noexcept
 
 } // namespace
 
-gpu_engine::gpu_engine(const cuda_api &cuda, CUcontext context,
+gpu_engine::gpu_engine(const cuda_api &cuda, const life_ref &life,
                        const gpu_engine_config &config) noexcept
-    : cuda_(cuda), context_(context), config_(config)
+    : cuda_(cuda), life_(life), config_(config)
 {
 }
 
@@ -34,7 +34,11 @@ result<std::unique_ptr<gpu_engine>> gpu_engine::create(const cuda_api &cuda, CUd
                                                        CUcontext                context,
                                                        const gpu_engine_config &config) noexcept
 {
-    std::unique_ptr<gpu_engine> self(new (std::nothrow) gpu_engine(cuda, context, config));
+    result<life_ref> life = context_life::of(cuda, context);
+    if (!life.ok()) {
+        return life.status();
+    }
+    std::unique_ptr<gpu_engine> self(new (std::nothrow) gpu_engine(cuda, life.value(), config));
     if (!self) {
         return UCS_ERR_NO_MEMORY;
     }
@@ -47,14 +51,14 @@ result<std::unique_ptr<gpu_engine>> gpu_engine::create(const cuda_api &cuda, CUd
 // Without a ring the copy engine does everything.
 void gpu_engine::open_ring(CUdevice device) noexcept
 {
-    result<std::unique_ptr<lane>> fallback = lane::create(cuda_, context_, config_.lane);
+    result<std::unique_ptr<lane>> fallback = lane::create(cuda_, life_->context(), config_.lane);
     if (!fallback.ok()) {
         return;
     }
     fallback_ = std::move(fallback.value());
 
     result<std::unique_ptr<ring_engine>> ring =
-        ring_engine::create(cuda_, context_, device, *fallback_, config_.ring);
+        ring_engine::create(cuda_, life_->context(), device, *fallback_, config_.ring);
     if (ring.ok()) {
         ring_ = std::move(ring.value());
     }
@@ -71,13 +75,16 @@ lane *gpu_engine::lane_at(unsigned index) noexcept
 
 ucs_status_t gpu_engine::open_stage() noexcept
 {
+    if (life_->is_over()) {
+        return UCS_ERR_IO_ERROR;
+    }
     lane *push = lane_at(host_lanes + static_cast<unsigned>(direction::push));
     lane *pull = lane_at(host_lanes + static_cast<unsigned>(direction::pull));
     if ((push == nullptr) || (pull == nullptr)) {
         return UCS_ERR_IO_ERROR;
     }
     result<std::unique_ptr<host_stage>> opened =
-        host_stage::create(cuda_, context_, *push, *pull, config_.stage);
+        host_stage::create(cuda_, life_->context(), *push, *pull, config_.stage);
     if (!opened.ok()) {
         return opened.status();
     }
@@ -87,7 +94,10 @@ ucs_status_t gpu_engine::open_stage() noexcept
 
 ucs_status_t gpu_engine::open_lane(unsigned index) noexcept
 {
-    result<std::unique_ptr<lane>> opened = lane::create(cuda_, context_, config_.lane);
+    if (life_->is_over()) {
+        return cuda_failed(cuda_, CUDA_ERROR_CONTEXT_IS_DESTROYED, "a new lane", 1);
+    }
+    result<std::unique_ptr<lane>> opened = lane::create(cuda_, life_->context(), config_.lane);
     if (!opened.ok()) {
         return opened.status();
     }
@@ -310,7 +320,10 @@ ucs_status_t gpu_engine::arm_lane(const lane &which, CUhostFn fn, void *arg) noe
     if (which.in_flight() == 0) {
         return UCS_OK;
     }
-    context_guard   guard(cuda_, which.context());
+    context_guard guard(cuda_, which.life());
+    if (!guard.ok()) {
+        return UCS_ERR_BUSY; // its next poll ends what it has
+    }
     relaxed_capture relaxed(cuda_);
     CUresult        code = cuda_.cuLaunchHostFunc(which.stream_ref(), fn, arg);
     return (code == CUDA_SUCCESS) ? UCS_OK : cuda_failed(cuda_, code, "cuLaunchHostFunc", 1);

@@ -27,7 +27,8 @@ struct gpu_engine_config {
 // Used by one thread at a time, that of the interface's worker.
 class gpu_engine {
 public:
-    // Opens the ring, where the GPU can run it; may take milliseconds.
+    // Opens the ring, where the GPU can run it; may take milliseconds. The context
+    // lives.
     static result<std::unique_ptr<gpu_engine>> create(const cuda_api &cuda, CUdevice device,
                                                       CUcontext                context,
                                                       const gpu_engine_config &config) noexcept;
@@ -100,7 +101,8 @@ private:
     static constexpr unsigned host_lanes = 2 * peers;
     static constexpr unsigned max_lanes  = 2 * peers + 2;
 
-    gpu_engine(const cuda_api &cuda, CUcontext context, const gpu_engine_config &config) noexcept;
+    gpu_engine(const cuda_api &cuda, const life_ref &life,
+               const gpu_engine_config &config) noexcept;
     void         open_ring(CUdevice device) noexcept;
     lane        *lane_at(unsigned index) noexcept;
     ucs_status_t open_lane(unsigned index) noexcept;
@@ -116,7 +118,7 @@ private:
                               const op_end &end) noexcept;
 
     const cuda_api                              &cuda_;
-    CUcontext                                    context_;
+    life_ref                                     life_;
     gpu_engine_config                            config_;
     std::unique_ptr<lane>                        fallback_; // what the ring hands back
     std::unique_ptr<ring_engine>                 ring_;

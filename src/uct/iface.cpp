@@ -85,6 +85,10 @@ void pending_queue::purge(uct_ep_t *ep, uct_pending_purge_callback_t callback, v
 result<gpu_engine *> iface::engine_at(const place &at) noexcept
 {
     if (!engines[at.id]) {
+        if (domain->where->is_over(at)) {
+            NVL_ERROR("the CUDA context of a buffer was destroyed before an operation on it");
+            return UCS_ERR_IO_ERROR;
+        }
         result<std::unique_ptr<gpu_engine>> made = gpu_engine::create(
             domain->where->cuda(), domain->where->gpus()[at.gpu].device, at.context, engine_config);
         if (!made.ok()) {
@@ -101,7 +105,7 @@ void iface::prepare() noexcept
     const places &where = *domain->where;
     for (unsigned i = 0; i < where.gpus().size(); ++i) {
         const place *at = where.known_primary(i);
-        if ((at != nullptr) && !engines[at->id] && context_guard(where.cuda(), at->context).ok()) {
+        if ((at != nullptr) && !engines[at->id] && !where.was_reset(*at)) {
             (void)engine_at(*at); // if not, the first operation tries again and reports
         }
     }

@@ -74,6 +74,8 @@ void md_close(uct_md_h super) noexcept
         key_table::get(*self->where).purge();
         self->cache->purge();
         pair_check::get(*self->where).close();
+        self->local->forget(0, SIZE_MAX); // names places
+        self->where->let_go();
     }
     delete self;
 }

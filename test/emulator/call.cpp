@@ -31,6 +31,7 @@ void not_implemented(const char *symbol) noexcept
 namespace {
 
 thread_local call_fault current_fault;
+thread_local fn         current_call = fn::cuInit;
 
 // What may be called before cuInit and from a host function.
 bool is_always_allowed(fn id)
@@ -50,6 +51,11 @@ bool is_always_allowed(fn id)
 
 } // namespace
 
+const char *name_of_this_call() noexcept
+{
+    return name_of(current_call);
+}
+
 const call_fault &fault_of_this_call() noexcept
 {
     return current_fault;
@@ -59,6 +65,7 @@ bool call_begins(fn id, CUresult *code) noexcept
 {
     call_numbers numbers = count_call(id);
     current_fault        = {};
+    current_call         = id;
     if (faults_are_planned()) {
         current_fault = fault_of_call(id, numbers.in_process, numbers.in_thread);
         *code         = current_fault.code;

@@ -57,6 +57,7 @@ enum class fn : unsigned {
 constexpr unsigned fn_count = static_cast<unsigned>(fn::count);
 
 const char *name_of(fn id) noexcept;
+const char *name_of_this_call() noexcept; // the last one that this thread began
 
 // What the frame does before the body. Returns false when the body must not run; *code is then
 // what the call returns.

@@ -4,8 +4,10 @@
 #include "driver.h"
 #include "faults.h"
 #include "module.h"
+#include "stale.h"
 
 #include <algorithm>
+#include <unistd.h>
 
 namespace emu {
 
@@ -121,6 +123,8 @@ void destroy_context(const std::shared_ptr<context> &ctx)
     wait_for_context(*ctx);
     drv().contexts.remove(ctx->handle);
     ctx->destroyed = true;
+    if (!ctx->is_primary)
+        note_stale(ctx->handle); // a primary one's stays good
     std::vector<std::shared_ptr<stream>> streams;
     {
         std::lock_guard lock(ctx->submit_mutex);
@@ -135,15 +139,18 @@ void destroy_context(const std::shared_ptr<context> &ctx)
         ctx->legacy = nullptr;
     }
     for (auto &s : streams) {
-        drv().streams.remove(s->handle);
+        if (drv().streams.remove(s->handle) != nullptr)
+            note_stale(s->handle);
         s->close();
     }
     for (auto &e : drv().events.all()) {
-        if (e->context_id == ctx->id)
-            drv().events.remove(e->handle);
+        if (e->context_id == ctx->id && drv().events.remove(e->handle) != nullptr)
+            note_stale(e->handle);
     }
     forget_modules(*ctx);
     forget_context_memory(*ctx);
+    // Taken to be less than a real one needs: who looks now and then whether it lives may know that.
+    usleep(1000);
 }
 
 CUresult check_flags(unsigned flags)
@@ -184,7 +191,9 @@ CUresult create_context(CUcontext *handle, unsigned flags, CUdevice dev)
     device *d = device_at(dev);
     EMU_REQUIRE(d != nullptr, CUDA_ERROR_INVALID_DEVICE);
     EMU_TRY(check_flags(flags));
-    auto made = make_handle<CUcontext>(handle_kind::context);
+    auto made = reinterpret_cast<CUcontext>(take_used_context());
+    if (made == nullptr)
+        made = make_handle<CUcontext>(handle_kind::context);
     EMU_TRY(push(made));
     make_context(d, flags, made, false);
     *handle = made;
@@ -306,6 +315,7 @@ EMU_API(cuCtxDestroy_v2, (CUcontext handle), (handle))
 {
     EMU_REQUIRE(known_device(handle) != nullptr, CUDA_ERROR_INVALID_CONTEXT);
     auto ctx = drv().contexts.find(handle);
+    refuse_stale(handle);
     EMU_REQUIRE(ctx != nullptr, CUDA_ERROR_CONTEXT_IS_DESTROYED);
     EMU_REQUIRE(!ctx->is_primary, CUDA_ERROR_INVALID_CONTEXT);
     destroy_context(ctx);
@@ -319,7 +329,9 @@ EMU_API(cuCtxPushCurrent_v2, (CUcontext handle), (handle))
 {
     EMU_REQUIRE(handle != nullptr, CUDA_ERROR_INVALID_VALUE);
     EMU_REQUIRE(known_device(handle) != nullptr, CUDA_ERROR_INVALID_CONTEXT);
-    // Even a destroyed one: the calls that need it refuse it.
+    // Even a destroyed one: the calls that need it refuse it, and a real pop frees what it has
+    // freed already.
+    refuse_stale(handle);
     return push(maybe_astray(handle));
 }
 
@@ -342,6 +354,7 @@ EMU_API(cuCtxSetCurrent, (CUcontext handle), (handle))
         return CUDA_SUCCESS;
     }
     EMU_REQUIRE(known_device(handle) != nullptr, CUDA_ERROR_INVALID_CONTEXT);
+    refuse_stale(handle);
     if (stack.depth == 0)
         return push(maybe_astray(handle));
     stack.items[stack.depth - 1] = maybe_astray(handle);
@@ -371,6 +384,7 @@ static CUresult context_or_current(CUcontext handle, std::shared_ptr<context> *c
     if (handle == nullptr)
         return current_context_even_faulty(ctx);
     EMU_REQUIRE(known_device(handle) != nullptr, CUDA_ERROR_INVALID_CONTEXT);
+    refuse_stale(handle);
     *ctx = drv().contexts.find(handle);
     return *ctx == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }

@@ -8,6 +8,7 @@
 // copy works here too. Only memory with access rights of its own (VMM, pools) is refused to a
 // device that was given none.
 #include "copy.h"
+#include "stale.h"
 #include "timing.h"
 #include "unseen.h"
 
@@ -353,6 +354,8 @@ EMU_API(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t size, CU
 
 static CUresult check_contexts(CUcontext a, CUcontext b)
 {
+    refuse_stale(a);
+    refuse_stale(b);
     EMU_REQUIRE(drv().contexts.find(a) != nullptr && drv().contexts.find(b) != nullptr,
                 CUDA_ERROR_INVALID_CONTEXT);
     return CUDA_SUCCESS;

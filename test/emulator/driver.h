@@ -122,6 +122,7 @@ struct driver {
     handle_table<CUstream, stream>       streams;
     handle_table<CUevent, event>         events;
     std::atomic<long>                    violations{0};
+    std::atomic<long>                    stale_calls{0};
 };
 
 // The one driver of the process; never destroyed.

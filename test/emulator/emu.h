@@ -31,8 +31,12 @@ void emu_release(unsigned long pieces);
  * "import", "context", "module", "pool", "reservation", "registration". -1: no such kind. */
 long emu_live_count(const char *kind);
 
-/* Memory that was freed while another process had it open. */
+/* Memory that was freed while another process had it open, and calls with a handle that its
+ * context has taken along: a real driver follows it into freed memory. */
 long emu_violation_count(void);
+
+/* While on, a context that is made gets the handle of the one that was destroyed last. */
+void emu_reuse_contexts(int on);
 
 /* The bytes of GPU memory that this process holds on a device. */
 long long emu_device_bytes(int device);

@@ -6,6 +6,7 @@
 #include "driver.h"
 #include "faults.h"
 #include "handle_file.h"
+#include "stale.h"
 
 #include <chrono>
 #include <cstring>
@@ -24,6 +25,7 @@ uint64_t now_ns()
 
 CUresult event_of(CUevent handle, std::shared_ptr<event> *e)
 {
+    refuse_stale(handle);
     *e = drv().events.find(handle);
     return *e == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
@@ -124,6 +126,7 @@ EMU_API(cuEventCreate, (CUevent * handle, unsigned int flags), (handle, flags))
 
 EMU_API(cuEventDestroy_v2, (CUevent handle), (handle))
 {
+    refuse_stale(handle);
     return drv().events.remove(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 

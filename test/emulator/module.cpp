@@ -4,6 +4,7 @@
 // builds that NVL_EMU_KERNELS names (emu_kernel.h). A module belongs to a context; a library to
 // none, and makes a module for each context that uses it.
 #include "module.h"
+#include "stale.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -105,11 +106,22 @@ CUresult load(CUmodule *handle, const void *image)
     return CUDA_SUCCESS;
 }
 
-void unload(loaded_module &m)
+std::shared_ptr<loaded_module> module_of(CUmodule handle)
+{
+    refuse_stale(handle);
+    return tables().modules.find(handle);
+}
+
+void unload(loaded_module &m, bool with_context = false)
 {
     std::lock_guard lock(m.mutex);
-    for (auto &entry : m.functions)
+    for (auto &entry : m.functions) {
         tables().functions.remove(entry.second);
+        if (with_context)
+            note_stale(entry.second);
+    }
+    if (with_context)
+        note_stale(m.handle);
     for (auto &entry : m.globals)
         free_range(entry.second);
     m.functions.clear();
@@ -175,6 +187,7 @@ CUresult module_in_context(CUlibrary handle, std::shared_ptr<loaded_module> *m)
 
 std::shared_ptr<module_function> function_of(CUfunction handle)
 {
+    refuse_stale(handle);
     return tables().functions.find(handle);
 }
 
@@ -182,7 +195,7 @@ void forget_modules(const context &ctx)
 {
     for (auto &m : tables().modules.all()) {
         if (m->context_id == ctx.id)
-            unload(*m);
+            unload(*m, true);
     }
 }
 
@@ -225,7 +238,7 @@ EMU_API(cuModuleUnload, (CUmodule handle), (handle))
 {
     std::shared_ptr<context> ctx;
     EMU_TRY(current_context(&ctx));
-    auto m = tables().modules.find(handle);
+    auto m = module_of(handle);
     EMU_REQUIRE(m != nullptr && m->library == nullptr, CUDA_ERROR_INVALID_HANDLE);
     wait_for_context(*ctx);
     unload(*m);
@@ -244,7 +257,7 @@ EMU_API(cuModuleGetLoadingMode, (CUmoduleLoadingMode * mode), (mode))
 EMU_API(cuModuleGetFunction, (CUfunction * function, CUmodule handle, const char *name),
         (function, handle, name))
 {
-    auto m = tables().modules.find(handle);
+    auto m = module_of(handle);
     EMU_REQUIRE(m != nullptr, CUDA_ERROR_INVALID_HANDLE);
     EMU_REQUIRE(function != nullptr && name != nullptr, CUDA_ERROR_INVALID_VALUE);
     return get_function(function, m, name);
@@ -253,7 +266,7 @@ EMU_API(cuModuleGetFunction, (CUfunction * function, CUmodule handle, const char
 EMU_API(cuModuleGetFunctionCount, (unsigned int *count, CUmodule handle), (count, handle))
 {
     EMU_REQUIRE(count != nullptr, CUDA_ERROR_INVALID_VALUE);
-    EMU_REQUIRE(tables().modules.find(handle) != nullptr, CUDA_ERROR_INVALID_HANDLE);
+    EMU_REQUIRE(module_of(handle) != nullptr, CUDA_ERROR_INVALID_HANDLE);
     *count = count_kernels();
     return CUDA_SUCCESS;
 }
@@ -263,7 +276,7 @@ EMU_API(cuModuleGetGlobal_v2,
         (pointer, size, handle, name))
 {
     EMU_REQUIRE(name != nullptr, CUDA_ERROR_INVALID_VALUE);
-    auto m = tables().modules.find(handle);
+    auto m = module_of(handle);
     EMU_REQUIRE(m != nullptr, CUDA_ERROR_INVALID_HANDLE);
     return get_global(pointer, size, m, name);
 }

@@ -2,6 +2,7 @@
 //
 // Access between devices: what is possible (the machine file says), and what was enabled.
 #include "driver.h"
+#include "stale.h"
 
 #include <cstdlib>
 
@@ -66,6 +67,7 @@ EMU_API(cuCtxEnablePeerAccess, (CUcontext peer, unsigned int flags), (peer, flag
     std::shared_ptr<context> ctx;
     EMU_TRY(current_context(&ctx));
     EMU_REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
+    refuse_stale(peer);
     auto other = drv().contexts.find(peer);
     EMU_REQUIRE(other != nullptr, CUDA_ERROR_INVALID_CONTEXT);
     EMU_REQUIRE(can_reach(*ctx->dev, *other->dev), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
@@ -80,6 +82,7 @@ EMU_API(cuCtxDisablePeerAccess, (CUcontext peer), (peer))
 {
     std::shared_ptr<context> ctx;
     EMU_TRY(current_context(&ctx));
+    refuse_stale(peer);
     auto other = drv().contexts.find(peer);
     EMU_REQUIRE(other != nullptr, CUDA_ERROR_INVALID_CONTEXT);
     std::lock_guard lock(ctx->peers_mutex);

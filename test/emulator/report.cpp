@@ -7,6 +7,7 @@
 #include "emu.h"
 #include "faults.h"
 #include "module.h"
+#include "stale.h"
 #include "vmm.h"
 
 #include <cstdio>
@@ -94,6 +95,7 @@ bool is_harmless(const leak_kind &kind)
 struct balance {
     bool leaked   = false; // something of this process's own
     bool violated = false; // memory was freed that others had open
+    bool misused  = false; // handles of contexts that are gone were
 };
 
 balance write_leaks()
@@ -112,8 +114,12 @@ balance write_leaks()
     if (file != nullptr && violations > 0)
         fprintf(file, "%-14s %ld frees while another process had the memory open\n", "violation",
                 violations);
+    long stale = drv().stale_calls.load();
+    if (file != nullptr && stale > 0)
+        fprintf(file, "%-14s %ld calls with handles of contexts that are gone\n", "violation",
+                stale);
     close_report(file);
-    return {leaked, violations > 0};
+    return {leaked, violations > 0, stale > 0};
 }
 
 void at_end()
@@ -123,9 +129,10 @@ void at_end()
     const char *fatal = getenv("NVL_EMU_LEAKS_FATAL");
     if (fatal == nullptr)
         return;
-    if ((left.leaked && (strcmp(fatal, "1") == 0 || strcmp(fatal, "own") == 0)) ||
-        (left.violated && strcmp(fatal, "1") == 0)) {
-        fprintf(stderr, "emulated driver: something was not given back (NVL_EMU_LEAKS_FATAL)\n");
+    bool all = strcmp(fatal, "1") == 0, own = all || strcmp(fatal, "own") == 0;
+    if ((own && (left.leaked || left.misused)) || (all && left.violated)) {
+        fprintf(stderr, "emulated driver: something was not given back, or used after its context "
+                        "was gone (NVL_EMU_LEAKS_FATAL)\n");
         fflush(nullptr);
         _exit(98);
     }
@@ -144,6 +151,16 @@ void report_violation(uint64_t address, unsigned importers)
     if (FILE *file = open_report("NVL_EMU_LEAKS")) {
         fprintf(file, "process %d: memory at 0x%llx freed while %u others have it open\n", getpid(),
                 static_cast<unsigned long long>(address), importers);
+        close_report(file);
+    }
+}
+
+void report_stale(const char *call, uint64_t handle)
+{
+    drv().stale_calls++;
+    if (FILE *file = open_report("NVL_EMU_LEAKS")) {
+        fprintf(file, "process %d: %s was given 0x%llx, which went with its context\n", getpid(),
+                call, static_cast<unsigned long long>(handle));
         close_report(file);
     }
 }
@@ -205,7 +222,12 @@ EMU_EXPORT long emu_live_count(const char *kind)
 
 EMU_EXPORT long emu_violation_count(void)
 {
-    return drv().violations;
+    return drv().violations + drv().stale_calls;
+}
+
+EMU_EXPORT void emu_reuse_contexts(int on)
+{
+    reuse_contexts(on != 0);
 }
 
 EMU_EXPORT long long emu_device_bytes(int device)

@@ -3,6 +3,7 @@
 // Streams as CUDA shows them: handles and default streams, the order between the legacy default
 // stream and the others, host functions, waits for values in memory.
 #include "driver.h"
+#include "stale.h"
 
 #include <cstring>
 #include <unistd.h>
@@ -41,6 +42,7 @@ CUresult stream_of(CUstream handle, std::shared_ptr<stream> *s, std::shared_ptr<
         *s = default_stream(*ctx, per_thread);
         return CUDA_SUCCESS;
     }
+    refuse_stale(handle);
     *s = drv().streams.find(handle);
     EMU_REQUIRE(*s != nullptr, CUDA_ERROR_INVALID_HANDLE);
     *ctx = (*s)->owner.lock();
@@ -100,6 +102,7 @@ EMU_API(cuStreamCreateWithPriority, (CUstream * handle, unsigned int flags, int 
 
 EMU_API(cuStreamDestroy_v2, (CUstream handle), (handle))
 {
+    refuse_stale(handle);
     auto s = drv().streams.remove(handle);
     EMU_REQUIRE(s != nullptr, CUDA_ERROR_INVALID_HANDLE);
     if (auto ctx = s->owner.lock()) {

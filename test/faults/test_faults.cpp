@@ -78,7 +78,8 @@ const planted faults[] = {
      "event          1 not given back"},
     {"import_that_stays_open", "cuIpcCloseMemHandle=skip", suite::copy_engine,
      "imports.are_closed_beyond_their_limit", "live_count(\"import\")"},
-    {"host_memory_that_is_left", "cuMemFreeHost=skip", suite::kernel, lone_put, "allocation     "},
+    {"host_memory_that_is_left", "cuMemHostUnregister=skip", suite::kernel, lone_put,
+     "registration   "},
     {"module_that_stays_loaded", "cuModuleUnload=skip", suite::kernel, lone_put, "module         "},
     // Wrong contexts.
     {"context_of_another_gpu", "cuCtxPushCurrent_v2:6+=astray", suite::copy_engine,

@@ -111,6 +111,22 @@ TEST(short_operations, put_the_right_bytes_without_the_kernel)
                 "short nvlink/cuda");
 }
 
+// As cudaDeviceReset at the end of a program. UCX's own cuda_copy keeps streams and events in the context, too, and is
+// not there where their use counts.
+TEST(gpu_that_is_reset_before_cleanup, leaves_ucp_to_close)
+{
+    NVL_NEEDS_PROGRAM(program);
+    const std::string counted = "NVL_EMU_LEAKS=- NVL_EMU_LEAKS_FATAL=own UCX_TLS=nvlink,tcp";
+    for (const std::string &variables :
+         {with_kernel() + " " + counted, "UCX_NVLINK_KERNEL=n " + counted,
+          with_kernel() + " UCX_TLS=all"}) {
+        job both(run_as::with_plugin, program + " --puts-only --reset", variables);
+        EXPECT_EQ(both.wait(200), 0) << variables << "\n" << both.output();
+        EXPECT_TRUE(has(both.output(), "all right")) << both.output();
+        EXPECT_FALSE(has(both.output(), "went with its context")) << both.output();
+    }
+}
+
 // Between host memories, in a job that asks for atomic operations, with the kernel at hand.
 TEST(atomic_operations, on_host_memory_are_chosen_as_without_the_plugin)
 {

@@ -2,8 +2,9 @@
 //
 // Two processes, one GPU each, that do through stock UCP what takes a few bytes of the host: small puts of every size at
 // any address, and every atomic operation on 4 and 8 bytes, on GPU memory of the other one. Contents and results are
-// compared; then each adds to a counter of the other. With UCX_PROTO_INFO=y UCX says what it has chosen.
-// Usage: ucp_short [--puts-only] [--count N]
+// compared; then each adds to a counter of the other. With UCX_PROTO_INFO=y UCX says what it has chosen. --reset: at the
+// end each resets its GPU, as cudaDeviceReset does, before it closes UCP.
+// Usage: ucp_short [--puts-only] [--reset] [--count N]
 // Exit: 0 good, 1 wrong bytes, 2 something failed. Linked with neither UCX nor CUDA.
 #include <algorithm>
 #include <cstdio>
@@ -182,22 +183,30 @@ private:
     bool                 wrong_ = false;
 };
 
-int run(bool puts_only, int count, const channel &line, int rank)
+int run(bool puts_only, bool reset, int count, const channel &line, int rank)
 {
     // What UCX says of its own accord goes to standard output; the tables of two would mix.
     if ((rank == 1) && (std::freopen("/dev/null", "w", stdout) == nullptr)) {
         return 2;
     }
-    gpu    here(rank);
-    peer   other(line, rank, patience_s, puts_only ? 0 : (UCP_FEATURE_AMO32 | UCP_FEATURE_AMO64));
-    tester all(other, count);
-    all.put();
-    if (!puts_only) {
-        all.operations<uint32_t>();
-        all.operations<uint64_t>();
-        all.count();
+    gpu  here(rank);
+    peer other(line, rank, patience_s, puts_only ? 0 : (UCP_FEATURE_AMO32 | UCP_FEATURE_AMO64));
+    bool wrong = false;
+    {
+        tester all(other, count);
+        all.put();
+        if (!puts_only) {
+            all.operations<uint32_t>();
+            all.operations<uint64_t>();
+            all.count();
+        }
+        wrong = all.wrong();
     }
-    return all.wrong() ? 1 : 0;
+    if (reset) {
+        other.barrier(); // each has unmapped what the other one owns
+        here.reset();
+    }
+    return wrong ? 1 : 0;
 }
 
 } // namespace
@@ -207,20 +216,23 @@ int run(bool puts_only, int count, const channel &line, int rank)
 int main(int argc, char **argv)
 {
     bool puts_only = false;
+    bool reset     = false;
     int  count     = 300;
     for (int i = 1; i < argc; ++i) {
         if (std::strcmp(argv[i], "--puts-only") == 0) {
             puts_only = true;
+        } else if (std::strcmp(argv[i], "--reset") == 0) {
+            reset = true;
         } else if ((std::strcmp(argv[i], "--count") == 0) && (i + 1 < argc)) {
             count = std::atoi(argv[++i]);
         } else {
-            std::fputs("ucp_short [--puts-only] [--count N]\n", stderr);
+            std::fputs("ucp_short [--puts-only] [--reset] [--count N]\n", stderr);
             return 2;
         }
     }
     int          rank = 0, child = 0, status = 0;
     nvl::channel line   = nvl::channel::open(&rank, &child);
-    int          result = nvl::run(puts_only, count, line, rank);
+    int          result = nvl::run(puts_only, reset, count, line, rank);
     std::fflush(stdout);
     if (rank == 0) {
         waitpid(child, &status, 0);

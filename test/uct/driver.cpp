@@ -38,6 +38,7 @@ void take_emulator(void *library, loaded *self)
     take(library, "emu_release", &emu->release);
     take(library, "emu_live_count", &emu->live_count);
     take(library, "emu_violation_count", &emu->violation_count);
+    take(library, "emu_reuse_contexts", &emu->reuse_contexts);
     take(library, "emu_peek", &emu->peek);
     take(library, "emu_context_depth", &emu->context_depth);
     self->is_emulated = emu->call_count != nullptr;

@@ -54,6 +54,7 @@ struct emulator_functions {
     void (*release)(unsigned long)            = nullptr;
     long (*live_count)(const char *)          = nullptr;
     long (*violation_count)()                 = nullptr;
+    void (*reuse_contexts)(int)               = nullptr;
     void *(*peek)(unsigned long long, size_t) = nullptr;
     int (*context_depth)()                    = nullptr;
 };

@@ -117,10 +117,11 @@ TEST(driver_calls, of_a_put_that_hits_the_caches_are_submission_and_completion)
     ASSERT_TRUE(c.drain());
 
     const std::set<std::string> submission       = {"cuMemcpyAsync", "cuEventRecord"};
-    const std::set<std::string> completion_calls = {"cuEventQuery",
-                                                    "cuThreadExchangeStreamCaptureMode"};
+    const std::set<std::string> completion_calls = {
+        "cuEventQuery", "cuThreadExchangeStreamCaptureMode", "cuPointerGetAttribute"};
     for (int attempt = 0; attempt < 20; ++attempt) {
         emulator()->reset_counts();
+        auto       begin = std::chrono::steady_clock::now();
         completion done(count);
         for (int i = 0; i < count; ++i) {
             ASSERT_EQ(c.put(0, 0, 64, &done), UCS_INPROGRESS);
@@ -128,6 +129,10 @@ TEST(driver_calls, of_a_put_that_hits_the_caches_are_submission_and_completion)
         }
         ASSERT_TRUE(c.wait(done));
         auto made = calls_made();
+        // Now and then: is the context still there?
+        auto took = std::chrono::steady_clock::now() - begin;
+        EXPECT_LE(emulator()->call_count("cuPointerGetAttribute"),
+                  1 + took / std::chrono::microseconds(100));
         // A millisecond without progress, on a busy machine: the lane looks whether the stream is well.
         if (emulator()->call_count("cuStreamQuery") > 0) {
             continue;
@@ -349,7 +354,9 @@ INSTANTIATE_TEST_SUITE_P(
                     fault_case{"cuModuleLoadData", CUDA_ERROR_NO_BINARY_FOR_GPU},
                     fault_case{"cuModuleGetFunction", CUDA_ERROR_NOT_FOUND},
                     fault_case{"cuLaunchKernel", CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES},
+                    fault_case{"cuMemAlloc_v2", CUDA_ERROR_OUT_OF_MEMORY},
                     fault_case{"cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY},
+                    fault_case{"cuMemHostRegister_v2", CUDA_ERROR_OUT_OF_MEMORY},
                     fault_case{"cuMemHostGetDevicePointer_v2", CUDA_ERROR_INVALID_VALUE},
                     fault_case{"cuThreadExchangeStreamCaptureMode", CUDA_ERROR_INVALID_VALUE},
                     fault_case{"cuMemGetHandleForAddressRange", CUDA_ERROR_NOT_SUPPORTED}),

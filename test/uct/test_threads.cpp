@@ -4,6 +4,7 @@
 #include "uct/connection.h"
 #include "uct/emulated.h"
 #include "uct/log_watch.h"
+#include "uct/own_context.h"
 
 #include <atomic>
 #include <mutex>
@@ -14,48 +15,6 @@ namespace nvl::test {
 namespace {
 
 constexpr size_t size = 64 * 1024;
-
-CUcontext make_context(int gpu)
-{
-    CUdevice  device  = 0;
-    CUcontext context = nullptr, popped = nullptr;
-    NVL_MUST(cuDeviceGet, (&device, gpu));
-    NVL_MUST(cuCtxCreate_v2, (&context, 0, device));
-    NVL_MUST(cuCtxPopCurrent_v2, (&popped));
-    return context;
-}
-
-// A context of its own, destroyed at the end.
-class own_context {
-public:
-    explicit own_context(int gpu) : context_(make_context(gpu))
-    {
-    }
-
-    ~own_context()
-    {
-        destroy();
-    }
-
-    own_context(const own_context &)            = delete;
-    own_context &operator=(const own_context &) = delete;
-
-    void destroy()
-    {
-        if (context_ != nullptr) {
-            NVL_MUST(cuCtxDestroy_v2, (context_));
-            context_ = nullptr;
-        }
-    }
-
-    CUcontext get() const
-    {
-        return context_;
-    }
-
-private:
-    CUcontext context_;
-};
 
 CUcontext current()
 {

@@ -38,9 +38,9 @@ template<typename word> void write(word &at, word value) noexcept
 
 } // namespace
 
-ring_engine::ring_engine(const cuda_api &cuda, CUcontext context, lane &fallback,
+ring_engine::ring_engine(const cuda_api &cuda, const life_ref &life, lane &fallback,
                          const ring_config &config) noexcept
-    : cuda_(cuda), context_(context), fallback_(fallback), config_(config)
+    : cuda_(cuda), life_(life), fallback_(fallback), config_(config)
 {
     posted_ = finished_ = config.first_number - 1;
     first_              = config.first_number;
@@ -362,7 +362,7 @@ void ring_engine::check_stall(uint64_t now) noexcept
     }
     stall_ticks_ = now;
 
-    context_guard   guard(cuda_, context_);
+    context_guard   guard(cuda_, *life_);
     relaxed_capture relaxed(cuda_);
     CUresult        code = guard.ok() ? cuda_.cuStreamQuery(stream_.get()) : guard.code();
     if (code == CUDA_ERROR_NOT_READY) {

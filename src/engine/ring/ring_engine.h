@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "base/status.h"
-#include "driver/handles.h"
+#include "driver/pinned_block.h"
 #include "engine/lane.h"
 #include "engine/op.h"
 #include "engine/ring/ring.h"
@@ -199,7 +199,7 @@ public:
         return counts_;
     }
 
-    ring_engine(const cuda_api &cuda, CUcontext context, lane &fallback,
+    ring_engine(const cuda_api &cuda, const life_ref &life, lane &fallback,
                 const ring_config &config) noexcept;
 
 private:
@@ -307,6 +307,7 @@ private:
     void        take_back() noexcept;
     void        take_back_next() noexcept;
     void        end_batch(bool may_wait) noexcept;
+    bool        is_cut_off() const noexcept;
     void        mark_done(uint32_t first, uint32_t last) noexcept;
     uint32_t    gather(copy_piece *pieces, unsigned max, unsigned *count_p) noexcept;
     static void taken_back(uct_completion_t *comp) noexcept;
@@ -327,7 +328,7 @@ private:
 
     // ---- out of line
     const cuda_api &cuda_;
-    CUcontext       context_;
+    life_ref        life_;
     lane           &fallback_;
     ring_config     config_;
     module          module_;
@@ -335,7 +336,8 @@ private:
     CUfunction      large_kernel_ = nullptr;
     stream          stream_;
     primary_context home_; // of shared_block_
-    host_block      shared_block_;
+    life_ref        home_life_;
+    pinned_block    shared_block_;
     device_block    state_block_;
     uint64_t        shared_device_ = 0;
 

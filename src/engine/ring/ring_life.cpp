@@ -88,8 +88,12 @@ result<std::unique_ptr<ring_engine>> ring_engine::create(const cuda_api &cuda, C
         return UCS_ERR_INVALID_PARAM;
     }
 
+    result<life_ref> life = context_life::of(cuda, context);
+    if (!life.ok()) {
+        return life.status();
+    }
     std::unique_ptr<ring_engine> self(new (std::nothrow)
-                                          ring_engine(cuda, context, fallback, config));
+                                          ring_engine(cuda, life.value(), fallback, config));
     if (!self) {
         return UCS_ERR_NO_MEMORY;
     }
@@ -129,7 +133,7 @@ ucs_status_t ring_engine::load_kernels() noexcept
         (void)cuda_failed(cuda_, code, "cuModuleLoadData", 5);
         return UCS_ERR_UNSUPPORTED;
     }
-    module_ = module(cuda_, context_, raw);
+    module_ = module(cuda_, life_, raw);
 
     ucs_status_t status = load_kernel(config_.small_kernel, &small_kernel_);
     return (status == UCS_OK) ? load_kernel(config_.large_kernel, &large_kernel_) : status;
@@ -176,7 +180,7 @@ ucs_status_t ring_engine::allocate(CUdevice device) noexcept
     if (status != UCS_OK) {
         return status;
     }
-    stream_ = stream(cuda_, context_, raw);
+    stream_ = stream(cuda_, life_, raw);
 
     status = allocate_shared(device);
     if (status != UCS_OK) {
@@ -188,15 +192,15 @@ ucs_status_t ring_engine::allocate(CUdevice device) noexcept
     if (status != UCS_OK) {
         return status;
     }
-    state_block_ = device_block(cuda_, context_, address);
+    state_block_ = device_block(cuda_, life_, address);
     clear_ring();
     // Generation 0 is nobody's, so that a zero is never taken for a word.
     status = NVL_CUDA_CALL(cuda_, cuMemsetD8Async, address, 0, sizeof(ring_state), stream_.get());
     return (status == UCS_OK) ? NVL_CUDA_CALL(cuda_, cuStreamSynchronize, stream_.get()) : status;
 }
 
-// In the primary context, which the engine keeps: the application may destroy a
-// context of its own while the processor still reads these words.
+// Locked in the primary context, which the engine keeps: it is there whatever the
+// application does with a context of its own.
 ucs_status_t ring_engine::allocate_shared(CUdevice device) noexcept
 {
     result<primary_context> home = primary_context::retain(cuda_, device);
@@ -205,21 +209,25 @@ ucs_status_t ring_engine::allocate_shared(CUdevice device) noexcept
     }
     home_ = std::move(home.value());
 
-    context_guard guard(cuda_, home_.get());
-    void         *block  = nullptr;
-    ucs_status_t  status = guard.ok()
-                               ? NVL_CUDA_CALL(cuda_, cuMemHostAlloc, &block, sizeof(ring_shared),
-                                               CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE)
-                               : UCS_ERR_IO_ERROR;
-    if (status != UCS_OK) {
-        return status;
+    result<life_ref> life = context_life::of(cuda_, home_.get());
+    if (!life.ok()) {
+        return life.status();
     }
-    shared_block_ = host_block(cuda_, home_.get(), block);
-    shared_       = static_cast<ring_shared *>(block);
+    home_life_ = life.value();
 
-    CUdeviceptr address = 0;
-    status              = NVL_CUDA_CALL(cuda_, cuMemHostGetDevicePointer, &address, block, 0);
-    shared_device_      = address;
+    CUresult             code = CUDA_SUCCESS;
+    result<pinned_block> made = pinned_block::make(cuda_, home_life_, sizeof(ring_shared), &code);
+    if (!made.ok()) {
+        return cuda_failed(cuda_, code, "cuMemHostRegister", 1);
+    }
+    shared_block_ = std::move(made.value());
+    shared_       = static_cast<ring_shared *>(shared_block_.get());
+
+    context_guard guard(cuda_, home_.get());
+    CUdeviceptr   address = 0;
+    ucs_status_t  status =
+        NVL_CUDA_CALL(cuda_, cuMemHostGetDevicePointer, &address, shared_block_.get(), 0);
+    shared_device_ = address;
     return status;
 }
 
@@ -236,11 +244,20 @@ void ring_engine::clear_ring() noexcept
     shared_->orders.tail = posted_;
 }
 
+// The application has destroyed or reset a context: the kernel is gone, or what it
+// would write to.
+bool ring_engine::is_cut_off() const noexcept
+{
+    return life_->is_over() || home_life_->is_over();
+}
+
 // What it took back is in the lane: waits for that, or leaves it to the lane.
 void ring_engine::end_batch(bool may_wait) noexcept
 {
     if (batch_out_ && may_wait) {
-        (void)cuda_.cuStreamSynchronize(fallback_.stream_ref());
+        if (!life_->is_over()) {
+            (void)cuda_.cuStreamSynchronize(fallback_.stream_ref());
+        }
         (void)fallback_.poll(fallback_.in_flight());
     }
     if (batch_out_) {
@@ -260,21 +277,21 @@ ring_engine::~ring_engine()
         tell(shared_->orders.cancel, newest_);
         tell(shared_->orders.leave_now, generation_);
     }
-    context_guard   guard(cuda_, context_);
+    context_guard   guard(cuda_, *life_); // refused: no kernel is there any more
     relaxed_capture relaxed(cuda_);
     uint64_t        start = clock_ticks();
     while (guard.ok() && (cuda_.cuStreamQuery(stream_.get()) == CUDA_ERROR_NOT_READY)) {
         if (clock_ticks() - start > clock_from_ns(close_timeout_ns)) {
             NVL_WARN("the copy kernel does not leave: its memory is not freed");
             (void)new (std::nothrow) primary_context(std::move(home_));
-            (void)new (std::nothrow) host_block(std::move(shared_block_));
+            (void)new (std::nothrow) pinned_block(std::move(shared_block_));
             (void)new (std::nothrow) device_block(std::move(state_block_));
             (void)new (std::nothrow) module(std::move(module_));
             end_batch(false);
             return;
         }
     }
-    end_batch(guard.ok());
+    end_batch(true);
     release_uses();
 }
 
@@ -295,7 +312,12 @@ bool ring_engine::launch(bool large, bool follow) noexcept
     argument.arrivals    = arrivals_ + argument.blocks;
     void *arguments[]    = {&argument};
 
-    context_guard   guard(cuda_, context_);
+    if (is_cut_off()) {
+        refused_ = refused_max;
+        broken_  = cuda_failed(cuda_, CUDA_ERROR_CONTEXT_IS_DESTROYED, "copy kernel", 1);
+        return false;
+    }
+    context_guard   guard(cuda_, life_->context());
     relaxed_capture relaxed(cuda_);
     CUresult        code = guard.code();
     if (guard.ok()) {
@@ -551,9 +573,12 @@ ucs_status_t ring_engine::arm(CUhostFn fn, void *arg) noexcept
     }
     // With the poller gone, its workers may still copy: the stream is behind them.
     request_leave();
-    context_guard   guard(cuda_, context_);
+    context_guard guard(cuda_, *life_);
+    if (!guard.ok()) {
+        return UCS_ERR_BUSY; // poll() ends what is in flight
+    }
     relaxed_capture relaxed(cuda_);
-    CUresult code = guard.ok() ? cuda_.cuLaunchHostFunc(stream_.get(), fn, arg) : guard.code();
+    CUresult        code = cuda_.cuLaunchHostFunc(stream_.get(), fn, arg);
     return (code == CUDA_SUCCESS) ? UCS_OK : cuda_failed(cuda_, code, "cuLaunchHostFunc", 1);
 }
 

@@ -325,8 +325,9 @@ TEST_P(lane_test, leaves_nothing_behind_when_it_cannot_be_made)
 {
     long before = emulator()->live_count("stream") + emulator()->live_count("event");
     for (const char *fault :
-         {"cuStreamCreateWithPriority=2", "cuEventCreate:5=2", "cuMemHostAlloc=2",
-          "cuMemHostGetDevicePointer_v2=1", "cuCtxPushCurrent_v2=201"}) {
+         {"cuStreamCreateWithPriority=2", "cuEventCreate:5=2", "cuMemHostRegister_v2=2",
+          "cuMemHostGetDevicePointer_v2=1", "cuCtxPushCurrent_v2=201",
+          "cuMemAlloc_v2=2 cuMemHostAlloc=2", "cuPointerGetAttribute=1"}) {
         planned_faults faults(fault);
         lane_config    config;
         config.completion = GetParam();

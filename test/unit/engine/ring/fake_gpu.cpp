@@ -210,7 +210,24 @@ fake_gpu::fake_gpu(const settings &how)
 
 fake_gpu::~fake_gpu()
 {
+    streams_.clear();
+    for (uint64_t block : blocks_) {
+        free(reinterpret_cast<void *>(block));
+    }
     gpu_g = nullptr;
+}
+
+fake_gpu::work_stream *fake_gpu::stream_of(CUstream handle)
+{
+    stale_ += gone_.load() ? 1 : 0;
+    return reinterpret_cast<work_stream *>(handle);
+}
+
+void fake_gpu::forget(CUstream handle)
+{
+    work_stream *gone = stream_of(handle);
+    streams_.erase(std::find_if(streams_.begin(), streams_.end(),
+                                [&](const auto &one) { return one.get() == gone; }));
 }
 
 #define NVL_FAKE(_name, ...) cuda_._name = [](__VA_ARGS__) -> CUresult { \
@@ -219,8 +236,6 @@ fake_gpu::~fake_gpu()
 
 void fake_gpu::fill_table()
 {
-    using work_stream_ptr = work_stream *;
-
     cuda_.cuGetErrorName = [](CUresult, const char **text) -> CUresult {
         *text = "CUDA_ERROR_FAKE";
         return CUDA_SUCCESS;
@@ -234,6 +249,7 @@ void fake_gpu::fill_table()
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuCtxPushCurrent, CUcontext)
+    gpu_g->stale_ += gpu_g->gone_.load() ? 1 : 0;
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuCtxPopCurrent, CUcontext *)
@@ -243,25 +259,25 @@ void fake_gpu::fill_table()
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuStreamCreateWithPriority, CUstream * stream_p, unsigned, int)
-    *stream_p = reinterpret_cast<CUstream>(new work_stream);
+    gpu_g->streams_.push_back(std::make_unique<work_stream>());
+    *stream_p = reinterpret_cast<CUstream>(gpu_g->streams_.back().get());
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuStreamDestroy, CUstream stream)
-    delete reinterpret_cast<work_stream_ptr>(stream);
+    gpu_g->forget(stream);
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuStreamSynchronize, CUstream stream)
-    reinterpret_cast<work_stream_ptr>(stream)->wait_idle();
+    gpu_g->stream_of(stream)->wait_idle();
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuStreamQuery, CUstream stream)
     if (gpu_g->broken_.load()) {
         // A dead context has stopped its kernels.
-        reinterpret_cast<work_stream_ptr>(stream)->wait_idle();
+        gpu_g->stream_of(stream)->wait_idle();
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
-    return reinterpret_cast<work_stream_ptr>(stream)->is_idle() ? CUDA_SUCCESS
-                                                                : CUDA_ERROR_NOT_READY;
+    return gpu_g->stream_of(stream)->is_idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     NVL_FAKE_END;
     NVL_FAKE(cuCtxGetDevice, CUdevice * device)
     *device = 0;
@@ -274,13 +290,15 @@ void fake_gpu::fill_table()
     NVL_FAKE(cuDevicePrimaryCtxRelease, CUdevice)
     return CUDA_SUCCESS;
     NVL_FAKE_END;
-    NVL_FAKE(cuMemHostAlloc, void **block, size_t size_bytes, unsigned)
-    *block = aligned_alloc(4096, (size_bytes + 4095) / 4096 * 4096);
+    NVL_FAKE(cuMemHostRegister, void *, size_t, unsigned)
     return CUDA_SUCCESS;
     NVL_FAKE_END;
-    NVL_FAKE(cuMemFreeHost, void *block)
-    free(block);
+    NVL_FAKE(cuMemHostUnregister, void *)
     return CUDA_SUCCESS;
+    NVL_FAKE_END;
+    NVL_FAKE(cuPointerGetAttribute, void *value, CUpointer_attribute, CUdeviceptr)
+    *static_cast<unsigned long long *>(value) = 1;
+    return gpu_g->gone_.load() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuMemHostGetDevicePointer, CUdeviceptr * address, void *block, unsigned)
     *address = reinterpret_cast<CUdeviceptr>(block);
@@ -289,31 +307,34 @@ void fake_gpu::fill_table()
     NVL_FAKE(cuMemAlloc, CUdeviceptr * address, size_t size_bytes)
     *address =
         reinterpret_cast<CUdeviceptr>(aligned_alloc(4096, (size_bytes + 4095) / 4096 * 4096));
+    gpu_g->blocks_.push_back(*address);
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuMemFree, CUdeviceptr address)
+    gpu_g->stale_ += gpu_g->gone_.load() ? 1 : 0;
+    gpu_g->blocks_.erase(std::find(gpu_g->blocks_.begin(), gpu_g->blocks_.end(), address));
     free(reinterpret_cast<void *>(address));
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuMemsetD8Async, CUdeviceptr address, unsigned char value, size_t size_bytes,
              CUstream stream)
-    reinterpret_cast<work_stream_ptr>(stream)->push(
+    gpu_g->stream_of(stream)->push(
         [=] { memset(reinterpret_cast<void *>(address), value, size_bytes); });
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuMemcpyAsync, CUdeviceptr dst, CUdeviceptr src, size_t size_bytes, CUstream stream)
-    reinterpret_cast<work_stream_ptr>(stream)->push([=] {
+    gpu_g->stream_of(stream)->push([=] {
         memmove(reinterpret_cast<void *>(dst), reinterpret_cast<const void *>(src), size_bytes);
     });
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuStreamWriteValue32, CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned)
-    reinterpret_cast<work_stream_ptr>(stream)->push(
+    gpu_g->stream_of(stream)->push(
         [=] { __atomic_store_n(reinterpret_cast<uint32_t *>(address), value, __ATOMIC_RELEASE); });
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuLaunchHostFunc, CUstream stream, CUhostFn fn, void *arg)
-    reinterpret_cast<work_stream_ptr>(stream)->push([=] { fn(arg); });
+    gpu_g->stream_of(stream)->push([=] { fn(arg); });
     return CUDA_SUCCESS;
     NVL_FAKE_END;
     NVL_FAKE(cuModuleLoadData, CUmodule * module_p, const void *)
@@ -337,7 +358,7 @@ void fake_gpu::fill_table()
     }
     ring_launch launch;
     memcpy(&launch, arguments[0], sizeof(launch));
-    reinterpret_cast<work_stream_ptr>(stream)->push(
+    gpu_g->stream_of(stream)->push(
         [=] { gpu_g->run_kernel(blocks, blocks * threads / 32, &launch); });
     return CUDA_SUCCESS;
     NVL_FAKE_END;

@@ -56,6 +56,20 @@ public:
         broken_.store(true);
     }
 
+    // The application destroys the context: its kernels end, its streams and its memory
+    // are no more.
+    void destroy_context()
+    {
+        broken_.store(true);
+        gone_.store(true);
+    }
+
+    // Calls since with what went along.
+    uint64_t stale_calls() const
+    {
+        return stale_.load();
+    }
+
     void fail_launches(bool on)
     {
         launch_fails_.store(on);
@@ -88,21 +102,27 @@ public:
     struct world;
 
 private:
-    void fill_table();
-    void run_kernel(unsigned blocks, unsigned warps, const void *argument);
+    void         fill_table();
+    work_stream *stream_of(CUstream handle);
+    void         forget(CUstream handle);
+    void         run_kernel(unsigned blocks, unsigned warps, const void *argument);
 
-    cuda_api                                 cuda_;
-    settings                                 how_;
-    std::atomic<bool>                        held_{false};
-    std::atomic<bool>                        others_held_{false};
-    std::atomic<bool>                        broken_{false};
-    std::atomic<bool>                        launch_fails_{false};
-    std::atomic<uint64_t>                    calls_{0};
-    std::atomic<uint64_t>                    twice_{0};
-    std::atomic<uint64_t>                    served_{0};
-    std::atomic<uint64_t>                    launches_{0};
-    std::atomic<unsigned>                    most_blocks_{0};
-    std::unique_ptr<std::atomic<uint32_t>[]> last_served_; // for each slot
+    cuda_api                                  cuda_;
+    settings                                  how_;
+    std::atomic<bool>                         held_{false};
+    std::atomic<bool>                         others_held_{false};
+    std::atomic<bool>                         broken_{false};
+    std::atomic<bool>                         gone_{false};
+    std::atomic<uint64_t>                     stale_{0};
+    std::vector<std::unique_ptr<work_stream>> streams_; // that nobody has destroyed
+    std::vector<uint64_t>                     blocks_;
+    std::atomic<bool>                         launch_fails_{false};
+    std::atomic<uint64_t>                     calls_{0};
+    std::atomic<uint64_t>                     twice_{0};
+    std::atomic<uint64_t>                     served_{0};
+    std::atomic<uint64_t>                     launches_{0};
+    std::atomic<unsigned>                     most_blocks_{0};
+    std::unique_ptr<std::atomic<uint32_t>[]>  last_served_; // for each slot
 };
 
 } // namespace nvl

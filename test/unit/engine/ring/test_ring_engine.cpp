@@ -362,6 +362,30 @@ TEST_F(ring_engine_test, a_dead_context_ends_every_operation_with_an_error)
     gpu_.hold(false);
 }
 
+TEST_F(ring_engine_test, a_context_that_is_destroyed_ends_every_operation_and_is_not_touched)
+{
+    open(patient());
+    ASSERT_TRUE(wake());
+    ring_->request_leave();
+    ASSERT_TRUE(comes_true([&] { return ring_->quiet(); }));
+    gpu_.hold(true);
+    ASSERT_TRUE(comes_true([&] {
+        ring_->summon(1);
+        return ring_->counts().launches == 2;
+    }));
+    ASSERT_EQ(ring_->submit_marker(end()), UCS_INPROGRESS);
+    gpu_.destroy_context();
+    gpu_.hold(false);
+    EXPECT_EQ(ring_->arm([](void *) {}, nullptr), UCS_ERR_BUSY);
+    EXPECT_TRUE(finishes(1));
+    EXPECT_EQ(comp_.status, UCS_ERR_IO_ERROR);
+    EXPECT_TRUE(ring_->is_broken());
+    EXPECT_FALSE(ring_->ready());
+    ring_.reset();
+    lane_.reset();
+    EXPECT_EQ(gpu_.stale_calls(), 0u);
+}
+
 TEST_F(ring_engine_test, a_driver_that_refuses_launches_is_not_asked_for_ever)
 {
     ring_config config    = patient();
