@@ -24,7 +24,7 @@ struct known_lives {
     std::map<context_name, std::weak_ptr<const context_life>> all;
 };
 
-known_lives &known()
+known_lives &lives()
 {
     static auto *const only = new known_lives;
     return *only;
@@ -32,18 +32,18 @@ known_lives &known()
 
 life_ref find(const context_name &name)
 {
-    std::lock_guard<std::mutex> guard(known().mutex);
-    auto                        found = known().all.find(name);
-    return (found != known().all.end()) ? found->second.lock() : nullptr;
+    std::lock_guard<std::mutex> guard(lives().mutex);
+    auto                        found = lives().all.find(name);
+    return (found != lives().all.end()) ? found->second.lock() : nullptr;
 }
 
 void remember(const context_name &name, const life_ref &life)
 {
-    std::lock_guard<std::mutex> guard(known().mutex);
-    for (auto i = known().all.begin(); i != known().all.end();) {
-        i = i->second.expired() ? known().all.erase(i) : std::next(i);
+    std::lock_guard<std::mutex> guard(lives().mutex);
+    for (auto i = lives().all.begin(); i != lives().all.end();) {
+        i = i->second.expired() ? lives().all.erase(i) : std::next(i);
     }
-    known().all[name] = life;
+    lives().all[name] = life;
 }
 
 } // namespace
@@ -72,7 +72,8 @@ bool seems_same(const cuda_api &cuda, CUdeviceptr address, unsigned long long id
 // What is gone is gone when asked again: one wrong answer is not to cost a leak.
 bool is_same_allocation(const cuda_api &cuda, CUdeviceptr address, unsigned long long id) noexcept
 {
-    return seems_same(cuda, address, id) || seems_same(cuda, address, id);
+    bool is_same = seems_same(cuda, address, id);
+    return is_same ? is_same : seems_same(cuda, address, id);
 }
 
 context_life::context_life(const cuda_api &cuda, CUcontext context) noexcept
@@ -99,10 +100,9 @@ try {
     return UCS_ERR_NO_MEMORY;
 }
 
-bool context_life::is_known_over(const cuda_api &cuda, CUcontext context) noexcept
+life_ref context_life::known(const cuda_api &cuda, CUcontext context) noexcept
 {
-    life_ref shared = find({&cuda, context});
-    return shared && shared->is_over();
+    return find({&cuda, context});
 }
 
 ucs_status_t context_life::open() noexcept

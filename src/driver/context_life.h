@@ -30,8 +30,9 @@ public:
     // errors are logged. Any thread.
     static result<life_ref> of(const cuda_api &cuda, CUcontext context) noexcept;
 
-    // False: `context` may be over, or nobody has asked of().
-    static bool is_known_over(const cuda_api &cuda, CUcontext context) noexcept;
+    // What the last of() gave, if somebody still keeps it; it may be over, and another
+    // context have begun there. Else null.
+    static life_ref known(const cuda_api &cuda, CUcontext context) noexcept;
 
     ~context_life();
     context_life(const context_life &)            = delete;

@@ -228,7 +228,8 @@ ucs_status_t lane::submit(const copy_piece *pieces, size_t count, const op_end &
     if (is_full()) {
         return UCS_ERR_NO_RESOURCE;
     }
-    if (__builtin_expect(is_cut_off(), 0)) {
+    // With something in flight poll() looks; a stream of operations is spared the clock.
+    if ((in_flight() == 0) && is_cut_off()) {
         return broken_;
     }
 

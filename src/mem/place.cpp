@@ -169,12 +169,17 @@ bool places::is_over(const place &at) const noexcept
     return !is_primary(at) && (!lives_[at.id] || lives_[at.id]->is_over());
 }
 
-// A retained handle may be asked for its number; after a reset it has another one, or
-// none. Without numbers (before CUDA 12) only what is kept in the context tells.
+// What is kept in the context says at once that it lives. Else a retained handle may be
+// asked for its number: after a reset it has another one, or none. (A driver before
+// CUDA 12 has no numbers.)
 bool places::was_reset(const place &primary) const noexcept
 {
-    return (context_unique(primary.context) != primary.unique) ||
-           context_life::is_known_over(cuda_, primary.context);
+    life_ref life = context_life::known(cuda_, primary.context);
+    if (life && !life->is_over_lately()) {
+        return false;
+    }
+    return (cuda_.cuCtxGetId != nullptr) ? context_unique(primary.context) != primary.unique
+                                         : (life != nullptr);
 }
 
 void places::let_go() noexcept

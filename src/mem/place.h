@@ -83,7 +83,7 @@ public:
     bool is_over(const place &at) const noexcept;
 
     // True if the primary context of a place has been reset since: what was in it is
-    // gone. Asks the driver.
+    // gone. Asks the driver now and then.
     bool was_reset(const place &primary) const noexcept;
 
     // Makes the context of a place current for a scope, unless it is over.

@@ -243,6 +243,7 @@ TEST(registrations, of_a_peer_are_known_without_a_question_to_the_driver)
     params.field_mask = UCT_RKEY_UNPACK_FIELD_SYS_DEVICE;
     params.sys_device = attr.sys_dev;
     for (bool in_use : {true, false}) {
+        auto begin = std::chrono::steady_clock::now();
         emulator()->reset_counts();
         for (int i = 0; i < 10; ++i) {
             uct_rkey_bundle_t bundle{};
@@ -250,8 +251,13 @@ TEST(registrations, of_a_peer_are_known_without_a_question_to_the_driver)
                       UCS_OK);
             ucx().uct_rkey_release(nvlink_component(), &bundle);
         }
-        for (const auto &[name, count] : calls_made()) {
-            ADD_FAILURE() << count << " of " << name << (in_use ? " in use" : " idle");
+        auto made = calls_made();
+        auto took = std::chrono::steady_clock::now() - begin;
+        for (const auto &[name, count] : made) {
+            // Now and then: is the context still there?
+            bool is_look = (name == "cuPointerGetAttribute") &&
+                           (count <= 1 + took / std::chrono::microseconds(100));
+            EXPECT_TRUE(is_look) << count << " of " << name << (in_use ? " in use" : " idle");
         }
         c.remote_key.reset();
     }
