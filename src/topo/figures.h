@@ -23,7 +23,7 @@ int assumed_links(int compute_major, int compute_minor) noexcept;
 int assumed_version(int compute_major) noexcept;
 
 // The part of the links' speed that a copy engine gets with large copies.
-double link_efficiency(int version, bool pull) noexcept;
+double link_efficiency(int version) noexcept;
 
 // Bytes per second of a slot, one direction; unknown values count as generation 3, 16 lanes.
 double pcie_bytes_s(int generation, int width) noexcept;

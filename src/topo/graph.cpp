@@ -275,8 +275,8 @@ void judgement::over_links(path_kind kind, int links, int version, double speed_
 
     path_.kind         = kind;
     path_.links        = links;
-    path_.push_bytes_s = wire * link_efficiency(version, false);
-    path_.pull_bytes_s = wire * link_efficiency(version, true);
+    path_.push_bytes_s = wire * link_efficiency(version);
+    path_.pull_bytes_s = wire * link_efficiency(version);
 }
 
 bool judgement::direct()
@@ -357,8 +357,8 @@ bool judgement::by_hwloc()
     }
     const int version  = assumed_version(std::min(a_.compute_major, b_.compute_major));
     path_.kind         = path_kind::nvlink;
-    path_.push_bytes_s = pair_.hwloc_mb_s * 1e6 * link_efficiency(version, false);
-    path_.pull_bytes_s = pair_.hwloc_mb_s * 1e6 * link_efficiency(version, true);
+    path_.push_bytes_s = pair_.hwloc_mb_s * 1e6 * link_efficiency(version);
+    path_.pull_bytes_s = pair_.hwloc_mb_s * 1e6 * link_efficiency(version);
     note(text("NVLink of %.0f GB/s by hwloc", pair_.hwloc_mb_s / 1000.0));
     return true;
 }
@@ -452,8 +452,8 @@ pair_path lone_path(const gpu_facts &gpu)
     if (sums.up > 0) {
         path.kind         = path_kind::nvlink;
         path.links        = sums.up;
-        path.push_bytes_s = sums.up * sums.speed_mb_s * 1e6 * link_efficiency(sums.version, false);
-        path.pull_bytes_s = sums.up * sums.speed_mb_s * 1e6 * link_efficiency(sums.version, true);
+        path.push_bytes_s = sums.up * sums.speed_mb_s * 1e6 * link_efficiency(sums.version);
+        path.pull_bytes_s = sums.up * sums.speed_mb_s * 1e6 * link_efficiency(sums.version);
         path.reason       = text("%d NVLink%s up, no peer known", sums.up, plural(sums.up));
     } else {
         path.kind         = path_kind::pcie;

@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "host/iface_attr_v2.h"
 #include "topo/topology.h"
@@ -313,6 +314,7 @@ unsigned nvl_iface_progress(uct_iface_h super) noexcept
     }
     if (count != 0) {
         self.refused = false;
+        self.ended += count;
     }
     if (__builtin_expect(self.joints.is_waiting(), 0)) {
         self.joints.dispatch();
@@ -364,15 +366,37 @@ void CUDA_CB wake(void *arg) noexcept
     (void)written;
 }
 
+// Does something in flight end soon, as most operations do? To be woken costs more: the copy
+// kernel leaves for it, or a function of the host stands in the copy engine's way, 10 us and
+// more each time. A thread that progresses and sleeps in turns (NIXL's) would have every
+// operation pay for that.
+bool ends_soon(iface &self) noexcept
+{
+    constexpr double soon_ns = 50e3;
+    if (self.is_idle()) {
+        return false;
+    }
+    const uint64_t now = clock_ticks();
+    if ((self.arm_ticks == 0) || (self.armed_after != self.ended)) {
+        self.armed_after = self.ended;
+        self.arm_ticks   = now;
+    }
+    return now - self.arm_ticks < clock_from_ns(soon_ns);
+}
+
 ucs_status_t nvl_iface_event_arm(uct_iface_h super, unsigned) noexcept
 {
     iface &self = iface_of(super);
     int    fd;
     // Not armed while there is something to find: the caller progresses again.
     for (unsigned i = 0; i < self.num_active; ++i) {
-        if (self.active[i]->poll(self.max_poll) != 0) {
+        if (unsigned count = self.active[i]->poll(self.max_poll)) {
+            self.ended += count;
             return UCS_ERR_BUSY;
         }
+    }
+    if (ends_soon(self)) {
+        return UCS_ERR_BUSY;
     }
     ucs_status_t status = nvl_iface_event_fd_get(super, &fd);
     if (status != UCS_OK) {

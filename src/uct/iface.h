@@ -80,6 +80,9 @@ struct iface {
     joint_requests   joints;
     bool             fence_wanted; // the next post waits for all before it
     bool             refused;      // a post found no room since something ended last
+    uint32_t         ended;        // operations that progress calls have ended, modulo 2^32
+    uint32_t         armed_after;  // `ended` when somebody wanted to sleep first
+    uint64_t         arm_ticks;    // when that was; 0: never
     int              event_fd;
 
     // The engines of a place, made at first use.

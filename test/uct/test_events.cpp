@@ -5,6 +5,8 @@
 #include "uct/emulated.h"
 #include "uct/sleeper.h"
 
+#include <unistd.h>
+
 #include <random>
 #include <thread>
 
@@ -99,7 +101,13 @@ TEST(sleep, holds_while_the_copy_is_held)
     ASSERT_EQ(c.put(0, 0, size, &done), UCS_INPROGRESS);
     while (c.here.progress() != 0) {
     }
+    // It may end soon, for some microseconds; then not.
+    emulator()->reset_counts();
+    ASSERT_EQ(ucx().uct_iface_event_arm(c.here.iface(), UCT_EVENT_SEND_COMP), UCS_ERR_BUSY);
+    EXPECT_EQ(emulator()->call_count("cuLaunchHostFunc"), 0);
+    usleep(100);
     ASSERT_EQ(ucx().uct_iface_event_arm(c.here.iface(), UCT_EVENT_SEND_COMP), UCS_OK);
+    EXPECT_EQ(emulator()->call_count("cuLaunchHostFunc"), 1);
     EXPECT_FALSE(wakes(fd, 50));
     held.let_go();
     EXPECT_TRUE(wakes(fd, 5000));
