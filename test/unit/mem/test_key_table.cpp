@@ -21,7 +21,8 @@ thread_local long allocations_made = 0;
 
 } // namespace
 
-// Counts; all forms of the language end here. Inlined, g++ takes the pairs for unequal.
+// Counts. All forms, since a sanitizer's runtime has each of its own. Inlined, g++ takes the pairs for
+// unequal.
 [[gnu::noinline]] void *operator new(size_t size)
 {
     ++allocations_made;
@@ -30,6 +31,33 @@ thread_local long allocations_made = 0;
         throw std::bad_alloc();
     }
     return made;
+}
+
+[[gnu::noinline]] void *operator new(size_t size, const std::nothrow_t &) noexcept
+{
+    ++allocations_made;
+    return std::malloc(size);
+}
+
+[[gnu::noinline]] void *operator new[](size_t size)
+{
+    return operator new(size);
+}
+
+[[gnu::noinline]] void *operator new[](size_t size, const std::nothrow_t &) noexcept
+{
+    ++allocations_made;
+    return std::malloc(size);
+}
+
+[[gnu::noinline]] void operator delete[](void *that) noexcept
+{
+    std::free(that);
+}
+
+[[gnu::noinline]] void operator delete[](void *that, size_t) noexcept
+{
+    std::free(that);
 }
 
 [[gnu::noinline]] void operator delete(void *that) noexcept
