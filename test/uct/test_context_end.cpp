@@ -87,6 +87,17 @@ protected:
         }
     }
 
+    // By another one at the same address, with a buffer in it.
+    void replace_context()
+    {
+        end_context();
+        close_local();
+        emulator()->reuse_contexts(1);
+        revive();
+        open_local();
+        emulator()->reuse_contexts(0);
+    }
+
     void close_local()
     {
         ep_.reset();
@@ -261,12 +272,7 @@ TEST_P(ending_context, is_followed_by_another_at_its_address)
 {
     CUcontext before = (own_ != nullptr) ? own_->get() : primary_context(0);
     expect_works();
-    end_context();
-    close_local();
-    emulator()->reuse_contexts(1);
-    revive();
-    open_local();
-    emulator()->reuse_contexts(0);
+    replace_context();
     EXPECT_EQ((own_ != nullptr) ? own_->get() : primary_context(0), before);
     expect_works();
 }
@@ -278,12 +284,7 @@ TEST_P(ending_context, is_told_from_the_next_without_a_number)
     planned_faults no_numbers("cuCtxGetId=1");
     open();
     expect_works();
-    end_context();
-    close_local();
-    emulator()->reuse_contexts(1);
-    revive();
-    open_local();
-    emulator()->reuse_contexts(0);
+    replace_context();
     if (GetParam() == ends_by::destroy) {
         expect_works();
     } else {

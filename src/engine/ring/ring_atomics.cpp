@@ -11,7 +11,6 @@
 #include <new>
 
 #include "base/clock.h"
-#include "engine/ring/ring_words.h"
 
 namespace nvl {
 
@@ -216,11 +215,10 @@ void ring_engine::reclaim_atomics(bool is_lost) noexcept
     waiter *first = nullptr;
     waiter *last  = nullptr;
     for (uint32_t number = first_; number != posted_ + 1; ++number) {
-        uint32_t slot = number % ring_slots;
-        uint32_t kind = shared_->slots[slot].flags & ring_kind_mask;
-        bool     is_atomic =
-            (kind == ring_kind_atomic) && !(is_lost && (seen(shared_->done[slot]) == number));
-        bool is_marker = (kind == ring_kind_nothing) && (first != nullptr) && has_end(number);
+        uint32_t slot      = number % ring_slots;
+        uint32_t kind      = shared_->slots[slot].flags & ring_kind_mask;
+        bool     is_atomic = (kind == ring_kind_atomic) && !(is_lost && is_done(number));
+        bool     is_marker = (kind == ring_kind_nothing) && (first != nullptr) && has_end(number);
         if (!is_atomic && !is_marker) {
             continue;
         }

@@ -67,7 +67,7 @@ uint32_t ring_engine::chunk_bytes(size_t size_bytes, uint32_t load) const noexce
                                                      : config_.chunk_large_bytes;
 }
 
-inline bool ring_engine::is_done(uint32_t number) const noexcept
+bool ring_engine::is_done(uint32_t number) const noexcept
 {
     return seen(shared_->done[number % ring_slots]) == number;
 }

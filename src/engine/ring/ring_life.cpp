@@ -546,7 +546,6 @@ void ring_engine::request_leave() noexcept
 
 ucs_status_t ring_engine::arm(CUhostFn fn, void *arg) noexcept
 {
-    uint32_t next = finished_ + 1;
     if ((broken_ != UCS_OK) && is_busy()) {
         return UCS_ERR_BUSY;
     }
@@ -554,7 +553,7 @@ ucs_status_t ring_engine::arm(CUhostFn fn, void *arg) noexcept
     if (waiting_ != nullptr) {
         return UCS_ERR_BUSY;
     }
-    if ((finished_ != posted_) && (seen(shared_->done[next % ring_slots]) == next)) {
+    if ((finished_ != posted_) && is_done(finished_ + 1)) {
         return UCS_ERR_BUSY;
     }
     (void)refresh();

@@ -46,6 +46,21 @@ protected:
         }
     }
 
+    // A marker in the ring, and a kernel that was launched and does not start.
+    void post_to_a_held_kernel()
+    {
+        open(patient());
+        ASSERT_TRUE(wake());
+        ring_->request_leave();
+        ASSERT_TRUE(comes_true([&] { return ring_->quiet(); }));
+        gpu_.hold(true);
+        ASSERT_TRUE(comes_true([&] {
+            ring_->summon(1);
+            return ring_->counts().launches == 2;
+        }));
+        ASSERT_EQ(ring_->submit_marker(end()), UCS_INPROGRESS);
+    }
+
     static ring_config patient()
     {
         ring_config config      = small_ring();
@@ -344,16 +359,7 @@ TEST_F(ring_engine_test, arming_wakes_after_the_work_is_done)
 
 TEST_F(ring_engine_test, a_dead_context_ends_every_operation_with_an_error)
 {
-    open(patient());
-    ASSERT_TRUE(wake());
-    ring_->request_leave();
-    ASSERT_TRUE(comes_true([&] { return ring_->quiet(); }));
-    gpu_.hold(true);
-    ASSERT_TRUE(comes_true([&] {
-        ring_->summon(1);
-        return ring_->counts().launches == 2;
-    }));
-    ASSERT_EQ(ring_->submit_marker(end()), UCS_INPROGRESS);
+    ASSERT_NO_FATAL_FAILURE(post_to_a_held_kernel());
     gpu_.break_context();
     EXPECT_TRUE(finishes(1));
     EXPECT_NE(comp_.status, UCS_OK);
@@ -364,16 +370,7 @@ TEST_F(ring_engine_test, a_dead_context_ends_every_operation_with_an_error)
 
 TEST_F(ring_engine_test, a_context_that_is_destroyed_ends_every_operation_and_is_not_touched)
 {
-    open(patient());
-    ASSERT_TRUE(wake());
-    ring_->request_leave();
-    ASSERT_TRUE(comes_true([&] { return ring_->quiet(); }));
-    gpu_.hold(true);
-    ASSERT_TRUE(comes_true([&] {
-        ring_->summon(1);
-        return ring_->counts().launches == 2;
-    }));
-    ASSERT_EQ(ring_->submit_marker(end()), UCS_INPROGRESS);
+    ASSERT_NO_FATAL_FAILURE(post_to_a_held_kernel());
     gpu_.destroy_context();
     gpu_.hold(false);
     EXPECT_EQ(ring_->arm([](void *) {}, nullptr), UCS_ERR_BUSY);
