@@ -80,7 +80,17 @@ public:
     }
 
 private:
-    enum class way { list, puts, gets };
+    enum class way { as_list, puts, gets };
+
+    struct list {
+        std::vector<void *>     buffers;
+        std::vector<size_t>     lengths;
+        std::vector<uint64_t>   addresses;
+        std::vector<ucp_mem_h>  memories;
+        std::vector<ucp_rkey_h> keys;
+        ucp_dt_local_sgl_t      local  = {};
+        ucp_dt_remote_sgl_t     remote = {};
+    };
 
     size_t bytes() const
     {
@@ -90,7 +100,8 @@ private:
     void   choose_places(size_t block);
     bool   takes_lists();
     double run(way how, size_t block);
-    bool   post_list(size_t block);
+    void   make_list(size_t block);
+    bool   post_list();
     void   post_singles(bool is_put, size_t block);
     void   compare(const char *name, way how, size_t block);
     void   say(const char *name, size_t block, double gb_per_s) const;
@@ -105,6 +116,7 @@ private:
     shared_region         targets_region_;
     std::vector<uint8_t>  pattern_;
     std::vector<uint32_t> from_, to_; // places of the blocks
+    list                  list_;
     bool                  is_wrong_ = false;
 };
 
@@ -169,38 +181,41 @@ void bench::choose_places(size_t block)
     std::shuffle(to_.begin(), to_.end(), random);
 }
 
-bool bench::post_list(size_t block)
+// The arrays of a list are its user's, who has them before: not timed.
+void bench::make_list(size_t block)
 {
-    std::vector<void *>     buffers;
-    std::vector<size_t>     lengths(from_.size(), block);
-    std::vector<uint64_t>   addresses;
-    std::vector<ucp_mem_h>  memories(from_.size(), sources_region_.memory);
-    std::vector<ucp_rkey_h> keys(from_.size(), targets_region_.remote_key);
+    list_ = list();
+    list_.lengths.assign(from_.size(), block);
+    list_.memories.assign(from_.size(), sources_region_.memory);
+    list_.keys.assign(from_.size(), targets_region_.remote_key);
     for (size_t i = 0; i < from_.size(); ++i) {
-        buffers.push_back(sources_.pointer(from_[i]));
-        addresses.push_back(targets_region_.remote_address + to_[i]);
+        list_.buffers.push_back(sources_.pointer(from_[i]));
+        list_.addresses.push_back(targets_region_.remote_address + to_[i]);
     }
-    ucp_dt_local_sgl_t local = {};
-    local.field_mask         = UCP_DT_LOCAL_SGL_FIELD_BUFFERS | UCP_DT_LOCAL_SGL_FIELD_LENGTHS |
-                       UCP_DT_LOCAL_SGL_FIELD_MEMHS;
-    local.buffers              = buffers.data();
-    local.lengths              = lengths.data();
-    local.memhs                = memories.data();
-    ucp_dt_remote_sgl_t remote = {};
-    remote.field_mask = UCP_DT_REMOTE_SGL_FIELD_REMOTE_ADDRS | UCP_DT_REMOTE_SGL_FIELD_LENGTHS |
-                        UCP_DT_REMOTE_SGL_FIELD_RKEYS;
-    remote.remote_addrs        = addresses.data();
-    remote.lengths             = lengths.data();
-    remote.rkeys               = keys.data();
+    list_.local.field_mask = UCP_DT_LOCAL_SGL_FIELD_BUFFERS | UCP_DT_LOCAL_SGL_FIELD_LENGTHS |
+                             UCP_DT_LOCAL_SGL_FIELD_MEMHS;
+    list_.local.buffers     = list_.buffers.data();
+    list_.local.lengths     = list_.lengths.data();
+    list_.local.memhs       = list_.memories.data();
+    list_.remote.field_mask = UCP_DT_REMOTE_SGL_FIELD_REMOTE_ADDRS |
+                              UCP_DT_REMOTE_SGL_FIELD_LENGTHS | UCP_DT_REMOTE_SGL_FIELD_RKEYS;
+    list_.remote.remote_addrs = list_.addresses.data();
+    list_.remote.lengths      = list_.lengths.data();
+    list_.remote.rkeys        = list_.keys.data();
+}
+
+bool bench::post_list()
+{
     ucp_request_param_t params = {};
     params.op_attr_mask        = UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_REMOTE_DATATYPE |
                           UCP_OP_ATTR_FIELD_REMOTE | UCP_OP_ATTR_FIELD_REMOTE_COUNT;
-    params.datatype          = ucp_dt_make_sgl();
-    params.remote_datatype   = ucp_dt_make_sgl();
-    params.remote            = &remote;
-    params.remote_count      = buffers.size();
-    ucs_status_ptr_t request = ucp_.ucp_put_nbx(peer_.endpoint(), &local, buffers.size(),
-                                                UCP_REMOTE_ADDR_INVALID, UCP_RKEY_INVALID, &params);
+    params.datatype        = ucp_dt_make_sgl();
+    params.remote_datatype = ucp_dt_make_sgl();
+    params.remote          = &list_.remote;
+    params.remote_count    = list_.buffers.size();
+    ucs_status_ptr_t request =
+        ucp_.ucp_put_nbx(peer_.endpoint(), &list_.local, list_.buffers.size(),
+                         UCP_REMOTE_ADDR_INVALID, UCP_RKEY_INVALID, &params);
     return peer_.wait(request, "a list") == UCS_OK;
 }
 
@@ -230,7 +245,8 @@ bool bench::takes_lists()
     // Nobody writes what the other one still compares.
     peer_.barrier();
     if (peer_.rank() == 0) {
-        answer = post_list(64) ? 1 : 0;
+        make_list(64);
+        answer = post_list() ? 1 : 0;
         peer_.line().send(&answer, 1);
     } else {
         // The other one may need this one's progress.
@@ -249,11 +265,12 @@ double bench::run(way how, size_t block)
     gpu_.synchronize();
     peer_.barrier();
     if (peer_.rank() == 0) {
+        make_list(block);
         speeds.clear();
         for (unsigned repeat = 0; repeat < 4 * wanted_.repeats; ++repeat) {
             double start = seconds_now();
-            if (how == way::list) {
-                is_wrong_ |= !post_list(block);
+            if (how == way::as_list) {
+                is_wrong_ |= !post_list();
             } else {
                 post_singles(how == way::puts, block);
             }
@@ -289,9 +306,9 @@ void bench::scattered(size_t block)
         const char *name;
         way         how;
     } const ways[] = {
-        {"list_put", way::list}, {"scattered_put", way::puts}, {"scattered_get", way::gets}};
+        {"list_put", way::as_list}, {"scattered_put", way::puts}, {"scattered_get", way::gets}};
     for (const auto &each : ways) {
-        if (each.how == way::list && !takes_lists()) {
+        if (each.how == way::as_list && !takes_lists()) {
             continue;
         }
         choose_places(block);

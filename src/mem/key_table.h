@@ -3,8 +3,9 @@
 // The keys that this process has unpacked, since UCP unpacks one for every rendezvous: the
 // same key is handed out again as long as its bytes are the same. It is found by its
 // owner's token and the export's serial, which name an export for good, and trusted only
-// if every byte of it equals what was checked when it came first; other bytes under that
-// name are checked like a new key and get an unpacked key of their own. Before a key is handed
+// if its head, which has a checksum over the rest, equals that of the key that was checked when
+// it came first; another one under that name is checked like a new key and gets an unpacked
+// key of its own. Before a key is handed
 // out again, its owner's life page is asked whether the memory is still there.
 // While somebody uses a key its imports are open. Then they go back to map_cache, which
 // closes them when it likes or when their owner lets go of the memory; the key stays

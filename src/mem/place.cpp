@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "topo/topology.h"
 
@@ -36,7 +37,8 @@ const char *peer_refusal_hint(CUresult code) noexcept
     }
 }
 
-places::places(const cuda_api &cuda) noexcept : cuda_(cuda)
+places::places(const cuda_api &cuda) noexcept
+    : cuda_(cuda), sound_for_ticks_(clock_from_ns(context_life::good_for_ns))
 {
 }
 
@@ -174,8 +176,15 @@ bool places::is_over(const place &at) const noexcept
 // CUDA 12 has no numbers.)
 bool places::was_reset(const place &primary) const noexcept
 {
+    // Each unpack of a key comes this way: an answer is good for as long as a life's is.
+    std::atomic<uint64_t> &sound_at = sound_at_[primary.id];
+    const uint64_t         now      = clock_ticks();
+    if (now - sound_at.load(std::memory_order_relaxed) < sound_for_ticks_) {
+        return false;
+    }
     life_ref life = context_life::known(cuda_, primary.context);
-    if (life && !life->is_over_lately()) {
+    if (life && !life->is_over()) {
+        sound_at.store(now, std::memory_order_relaxed);
         return false;
     }
     return (cuda_.cuCtxGetId != nullptr) ? context_unique(primary.context) != primary.unique

@@ -135,6 +135,8 @@ private:
     mutable std::mutex                                                   mutex_;
     std::array<life_ref, max_places>                                     lives_; // of own contexts
     std::array<std::atomic<const place *>, max_gpus>                     primary_places_{};
+    uint64_t                                                             sound_for_ticks_;
+    mutable std::array<std::atomic<uint64_t>, max_places>                sound_at_{}; // was_reset()
     std::array<place, max_places>                                        table_;
     std::atomic<unsigned>                                                count_{0};
     std::array<std::array<std::atomic<uint8_t>, max_places>, max_places> peer_{};

@@ -49,7 +49,7 @@ inline gpu_identity gpu_of(const gpu_uuid &uuid, const fabric_part &fabric) noex
 
 // The wire form. Little-endian, packed by hand in wire_key.cpp; `version`
 // comes first and decides the rest. Later versions append.
-constexpr uint8_t  key_version          = 3;
+constexpr uint8_t  key_version          = 4;
 constexpr size_t   key_packed_size      = 144; // bytes; UCP packs a key's size into one byte
 constexpr size_t   key_packed_size_most = 240; // with a fabric part
 constexpr uint16_t no_page_fd           = 0xffff;
@@ -101,7 +101,9 @@ struct key_name {
 // For bytes that nobody has checked yet. False: not a key of this version.
 bool key_name_of(const uint8_t *wire, key_name *name) noexcept;
 
-// Are two keys of this version the same, byte for byte? Reads no further than either goes.
+// Are two keys of this version the same? By the head: name, owner, kinds and the checksum over all
+// that follows. Damage that the checksum misses (one in 2^32) would have the key taken for the one
+// that was checked, which leads to memory that its owner did share.
 bool key_equal(const uint8_t *wire, const uint8_t *other) noexcept;
 
 // How long a key of this version says that it is.

@@ -274,6 +274,7 @@ private:
     }
     bool     is_done(uint32_t number) const noexcept;
     bool     is_worth_a_look() noexcept;
+    bool     is_turn_to_attend() noexcept;
     void     write_slot(uint64_t dst, uint64_t src, uint32_t size_bytes, uint32_t flags) noexcept;
     void     write_copy(const copy_piece &piece, uint32_t chunk, uint32_t flags) noexcept;
     void     post(const op_end &end) noexcept;
@@ -323,7 +324,9 @@ private:
     bool                      large_       = false; // what the last launch was
     ucs_status_t              broken_      = UCS_OK;
     uint32_t                  polls_       = 0;
+    uint32_t                  polled_      = 0; // posted_ at the last poll
     uint32_t                  hesitations_ = 0;
+    uint32_t                  turns_       = 0;
     waiter                   *waiting_     = nullptr; // the first that waits for a kernel
 
     // ---- out of line
