@@ -90,6 +90,10 @@ void config_fill(const ucx_api &api, config_rows *rows) noexcept
                      "Pieces of operations in a stream; larger operations are cut into pieces of "
                      "up to twice that.",
                      NVL_CONFIG_MEMBER(iface_config, chunk_stream));
+    *iface++ = row.uint("AHEAD", "32",
+                        "In a stream of operations so many warps look for the next ones in host "
+                        "memory themselves, 0 to 32.",
+                        NVL_CONFIG_MEMBER(iface_config, ahead));
     *iface++ = row.memunits("PUT_LONE_MAX", "512k",
                             "Largest put for the copy kernel when nothing else is in flight.",
                             NVL_CONFIG_MEMBER(iface_config, put_lone_max));

@@ -34,6 +34,7 @@ struct iface_config {
     size_t                   chunk_small;
     size_t                   chunk_large;
     size_t                   chunk_stream;
+    unsigned                 ahead;
     size_t                   put_lone_max;
     size_t                   get_lone_max;
     size_t                   put_stream_max;

@@ -502,6 +502,8 @@ void take_ring_config(gpu_engine_config *to, const iface_config &from) noexcept
     ring.chunk_large_bytes  = clamp(from.chunk_large, chunk_least, chunk_most);
     ring.chunk_stream_bytes = clamp(from.chunk_stream, chunk_least, chunk_most);
 
+    ring.granted = clamp(from.ahead, 0, ring_granted_max);
+
     bool forced      = (from.kernel == UCS_YES) || (from.kernel == UCS_TRY);
     limits.stream[0] = from.put_stream_max;
     limits.stream[1] = from.get_stream_max;

@@ -122,10 +122,38 @@ public:
         world_.step();
     }
 
-    void publish_tail(uint32_t generation, uint32_t tail)
+    void publish_tail(uint32_t tag, uint32_t tail)
     {
         world_.step();
-        store(*tail_word(), ring_word(generation, tail));
+        store(*tail_word(), ring_word(tag, tail));
+    }
+
+    void revoke(uint32_t tag, uint32_t first)
+    {
+        world_.step();
+        store(state_->revoked, ring_word(tag, first));
+    }
+
+    void answer(uint32_t worker, uint32_t tag, uint32_t number)
+    {
+        world_.step();
+        store(state_->answers[worker], ring_word(tag, number));
+    }
+
+    uint32_t hear(uint32_t tag, uint32_t first, uint32_t count, uint32_t index, uint32_t workers)
+    {
+        uint32_t behind = first;
+        for (uint32_t i = 0; i < count; ++i) {
+            uint64_t word;
+            do {
+                world_.step();
+                word = load(state_->answers[(index + i) % workers]);
+            } while ((word & ~(uint64_t(ring_taken_bit) << 32)) != ring_word(tag, first + i));
+            if ((word >> 63) != 0) {
+                behind = first + i + 1;
+            }
+        }
+        return behind;
     }
 
     void publish_leave(uint32_t generation, uint32_t next)
@@ -147,7 +175,7 @@ public:
         uint64_t       leave = load(*leave_word());
         ring_published seen;
         seen.tail             = static_cast<uint32_t>(tail);
-        seen.tail_generation  = static_cast<uint32_t>(tail >> 32);
+        seen.tag              = static_cast<uint32_t>(tail >> 32);
         seen.leave_at         = static_cast<uint32_t>(leave);
         seen.leave_generation = static_cast<uint32_t>(leave >> 32);
         return seen;
@@ -169,6 +197,24 @@ public:
             ++fetch.skipped;
         }
         return fetch;
+    }
+
+    // A GPU reads both in one go.
+    ring_wait look_again(uint32_t want)
+    {
+        world_.step();
+        ring_wait wait;
+        bool      slot_first = (++looks_ % 2) != 0;
+        if (slot_first) {
+            wait.slot = read_slot(want);
+            world_.step();
+        }
+        wait.revoked = load(state_->revoked);
+        if (!slot_first) {
+            world_.step();
+            wait.slot = read_slot(want);
+        }
+        return wait;
     }
 
     void arrive()

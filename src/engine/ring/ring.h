@@ -94,16 +94,43 @@ struct ring_shared {
 
 // What the poller tells the workers; one read of 16 bytes, written in halves.
 struct alignas(16) ring_published {
-    uint32_t tail;
-    uint32_t tail_generation;
+    uint32_t tail;     // last sequence number that is the workers' to fetch
+    uint32_t tag;      // ring_tag() of that
     uint32_t leave_at; // first sequence number that is not taken
     uint32_t leave_generation;
 };
+
+// In a stream the poller lets the workers look for numbers that are not posted yet, `granted`
+// ahead, and takes that back when the stream ends: see ring_protocol.h. No more than the lanes
+// of a warp, in which it hears the answers.
+constexpr uint32_t ring_granted_max = 32;
+constexpr uint32_t ring_workers_max = 2048; // warps of the largest launch
+
+// Of a generation, and of how often in it the workers' limit has gone up ahead of the
+// posts (odd: it is) or back (even). Other tags cannot come again before every word with
+// them is long overwritten.
+constexpr uint32_t ring_tag_bits  = 10;
+constexpr uint32_t ring_turns_max = (1u << ring_tag_bits) - 4;
+
+NVL_RING_CODE uint32_t ring_tag(uint32_t generation, uint32_t turn)
+{
+    return (generation << ring_tag_bits | turn) & 0x7fffffffu;
+}
+
+NVL_RING_CODE bool ring_is_ahead(uint32_t tag)
+{
+    return (tag & 1) != 0;
+}
+
+// A worker's answer in the high word: it has taken the number.
+constexpr uint32_t ring_taken_bit = 0x80000000u;
 
 // The kernel's own words in device memory. Nothing is cleared between two
 // kernels: each word carries the generation that it is from.
 struct ring_state {
     alignas(128) ring_published published;
+    alignas(128) uint64_t revoked;                   // ring_word(tag, first number that is)
+    alignas(128) uint64_t answers[ring_workers_max]; // of each worker: ring_word(tag, number)
     alignas(128) uint32_t left_at[2]; // of generation g in [g % 2]: where its successor starts
     alignas(128) uint32_t arrived;    // blocks that have started, of all launches so far
     alignas(
@@ -122,10 +149,12 @@ struct ring_launch {
     uint32_t alone_bytes; // a lone operation up to this size is done by the poller
     uint32_t blocks;
     uint32_t arrivals; // what `arrived` is once all of this launch's blocks have started
+    uint32_t granted;  // numbers ahead of the posts that workers look for in a stream; 0: none
+    uint32_t reserved;
 };
 
 static_assert(sizeof(ring_descriptor) == 32, "two descriptors in a cache line");
-static_assert(sizeof(ring_launch) == 56, "no padding: host and GPU agree");
+static_assert(sizeof(ring_launch) == 64, "no padding: host and GPU agree");
 static_assert(sizeof(ring_atomic_words) <= ring_inline_bytes, "in one slot's inline data");
 static_assert(offsetof(ring_shared, done) == ring_slots * sizeof(ring_descriptor), "");
 

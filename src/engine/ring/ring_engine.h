@@ -44,6 +44,9 @@ struct ring_config {
     size_t   chunk_limit_bytes  = 65536;
     uint32_t stream_descriptors = 32;
     uint32_t stream_pieces      = 32;
+    // In a stream so many workers look for the next descriptors themselves, at most
+    // ring_granted_max; 0: each waits until the poller has seen its own.
+    uint32_t granted = ring_granted_max;
     // The kernel leaves after idle_ns without work, at the latest after stay_ns.
     double idle_ns = 50e3;
     double stay_ns = 2e6;

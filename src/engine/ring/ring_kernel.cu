@@ -106,9 +106,37 @@ public:
         __threadfence();
     }
 
-    __device__ __forceinline__ void publish_tail(uint32_t generation, uint32_t tail) const
+    __device__ __forceinline__ void publish_tail(uint32_t tag, uint32_t tail) const
     {
-        store_state(&state_->published.tail, ring_word(generation, tail));
+        store_state(&state_->published.tail, ring_word(tag, tail));
+    }
+
+    __device__ __forceinline__ void revoke(uint32_t tag, uint32_t first) const
+    {
+        store_state(&state_->revoked, ring_word(tag, first));
+    }
+
+    __device__ __forceinline__ void answer(uint32_t worker, uint32_t tag, uint32_t number) const
+    {
+        store_state(&state_->answers[worker], ring_word(tag, number));
+    }
+
+    // Waits until the workers of `count` numbers from `first` on, which is worker `index`'s,
+    // have answered; returns the number behind the last that is taken, or `first`.
+    __device__ __forceinline__ uint32_t hear(uint32_t tag, uint32_t first, uint32_t count,
+                                             uint32_t index, uint32_t workers) const
+    {
+        const uint64_t *at    = &state_->answers[(index + lane_) % workers];
+        const uint64_t  want  = ring_word(tag, first + lane_);
+        const uint64_t  taken = static_cast<uint64_t>(ring_taken_bit) << 32;
+        uint64_t        word;
+        bool            is_answer;
+        do {
+            word      = *static_cast<const volatile uint64_t *>(at);
+            is_answer = (lane_ >= count) || ((word & ~taken) == want);
+        } while (__ballot_sync(all_lanes, is_answer) != all_lanes);
+        const uint32_t all = __ballot_sync(all_lanes, (lane_ < count) && ((word & taken) != 0));
+        return first + 32 - __clz(static_cast<int>(all));
     }
 
     __device__ __forceinline__ void publish_leave(uint32_t generation, uint32_t next) const
@@ -132,7 +160,7 @@ public:
         }
         ring_published seen;
         seen.tail             = from(v.x, 0);
-        seen.tail_generation  = from(v.y, 0);
+        seen.tag              = from(v.y, 0);
         seen.leave_at         = from(v.z, 0);
         seen.leave_generation = from(v.w, 0);
         return seen;
@@ -158,6 +186,18 @@ public:
         fetch.slot    = slot_of(v);
         fetch.skipped = (busy == 0) ? 32 : __ffs(busy) - 1;
         return fetch;
+    }
+
+    __device__ __forceinline__ ring_wait look_again(uint32_t want) const
+    {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (lane_ < 3) {
+            v = load_line((lane_ < 2) ? slot_half(want) : address(&state_->revoked));
+        }
+        ring_wait wait;
+        wait.slot    = slot_of(v);
+        wait.revoked = ring_word(from(v.y, 2), from(v.x, 2));
+        return wait;
     }
 
     __device__ __forceinline__ void arrive() const

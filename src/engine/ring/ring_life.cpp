@@ -115,6 +115,9 @@ ucs_status_t ring_engine::open(CUdevice device) noexcept
     int sms = attribute(cuda_, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     config_.large_blocks =
         std::max(config_.small_blocks, std::min(config_.large_blocks, static_cast<unsigned>(sms)));
+    // A worker answers for one number at a time.
+    config_.granted = std::min(
+        {config_.granted, ring_granted_max, config_.large_blocks * config_.large_warps - 1});
     (void)clock_rate(); // takes its time once, not in the first post
 
     ucs_status_t status = load_kernels();
@@ -310,7 +313,8 @@ bool ring_engine::launch(bool large, bool follow) noexcept
     argument.alone_bytes = config_.alone_bytes;
     argument.blocks      = large ? config_.large_blocks : config_.small_blocks;
     argument.arrivals    = arrivals_ + argument.blocks;
-    void *arguments[]    = {&argument};
+    argument.granted  = large ? config_.granted : 0; // the few warps of a small one have no stream
+    void *arguments[] = {&argument};
 
     if (is_cut_off()) {
         refused_ = refused_max;

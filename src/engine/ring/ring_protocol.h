@@ -13,6 +13,13 @@
 // `workers`-th) from the host. A done word is written after the copy's last
 // byte; the host takes them in order.
 //
+// In a stream that way is long: the poller's look, the publication and the fetch, each
+// a microsecond. So the poller then publishes numbers that are not posted yet, and the
+// next few workers look for their descriptors in host memory themselves. When the
+// stream ends it revokes what nobody has posted, and asks: each worker of a revoked
+// number answers that it has taken it, since the host was quicker, or leaves it. What was
+// taken is behind the poller then, with all before it, and it looks for the rest itself.
+//
 // Leaving is one decision of one side: the poller stops at a number of its
 // choice and says so (`left`). Whatever is posted from that number on, before
 // or after, was not taken, and the host sends it another way. Not having
@@ -29,9 +36,11 @@
 #include "engine/ring/ring_phase.h"
 
 #if defined(__CUDACC__)
-#define NVL_RING_STEP __device__ __forceinline__
+#define NVL_RING_STEP        __device__ __forceinline__
+#define NVL_RING_STEP_MEMBER __device__ __forceinline__
 #else
 #define NVL_RING_STEP inline
+#define NVL_RING_STEP_MEMBER
 #endif
 
 namespace nvl {
@@ -48,6 +57,12 @@ struct ring_fetch {
     uint32_t        skipped; // how many of this worker's next numbers the poller has done
 };
 
+// What a worker sees that looks for a number again.
+struct ring_wait {
+    ring_descriptor slot;
+    uint64_t        revoked; // as in ring_state
+};
+
 NVL_RING_STEP bool ring_is(const ring_descriptor &slot, uint32_t number)
 {
     return (slot.sequence == number) && (slot.sequence_again == number);
@@ -59,32 +74,99 @@ NVL_RING_STEP bool ring_is_past(const ring_descriptor &slot, uint32_t number)
     return (slot.sequence != number) && ring_reached(slot.sequence, number);
 }
 
+// How far the workers may go, as the poller decides it.
+class ring_limit {
+public:
+    NVL_RING_MEMBER ring_limit(const ring_launch &launch, uint32_t first, uint32_t workers)
+        : generation_(launch.generation),
+          granted_(launch.granted),
+          first_(first),
+          workers_(workers),
+          published_(first - 1)
+    {
+    }
+
+    NVL_RING_MEMBER bool is_ahead() const
+    {
+        return ring_is_ahead(turn_);
+    }
+
+    // The host has posted up to `tail`, and it is a stream or more than the poller's.
+    template<typename warp> NVL_RING_STEP_MEMBER void raise(warp &self, uint32_t tail)
+    {
+        if (!is_ahead() && (granted_ != 0) && (turn_ < ring_turns_max)) {
+            ++turn_;
+        }
+        tell(self, is_ahead() ? tail + granted_ : tail);
+    }
+
+    // Nobody looks ahead any more; `next`: the first number that was not posted when the
+    // poller looked last. Returns the first that is not taken.
+    template<typename warp> NVL_RING_STEP_MEMBER uint32_t lower(warp &self, uint32_t next)
+    {
+        if (is_ahead()) {
+            const uint32_t tag = ring_tag(generation_, turn_);
+            self.revoke(tag, next);
+            next = self.hear(tag, next, granted_, (next - first_) % workers_, workers_);
+            ++turn_;
+            tell(self, next - 1);
+        } else if (published_ != next - 1) {
+            tell(self, next - 1);
+        }
+        return next;
+    }
+
+    template<typename warp> NVL_RING_STEP_MEMBER void tell(warp &self, uint32_t last)
+    {
+        published_ = last;
+        self.publish_tail(ring_tag(generation_, turn_), last);
+    }
+
+private:
+    uint32_t generation_;
+    uint32_t granted_;
+    uint32_t first_;
+    uint32_t workers_;
+    uint32_t published_;
+    uint32_t turn_ = 0;
+};
+
 // Serves until it is time to go; returns the first number that is not taken.
 template<typename warp>
-NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_t first)
+NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_t first,
+                                  uint32_t workers)
 {
     // The clock costs a good part of a lone operation's time: it is read when
     // there is nothing to do, and in between after so many turns with work.
     constexpr uint32_t turns_per_look = 64;
+    // A stream is over after so many looks in a row, of 1.1 us, that find nothing: more than lie
+    // between two lone operations of many pieces; or one small operation each.
+    constexpr uint32_t looks_to_end = 12;
+    constexpr uint32_t lone_to_end  = 4;
 
     const uint32_t generation = launch.generation;
     const uint64_t start_ns   = self.now_ns();
     uint64_t       work_ns    = start_ns; // when there was work last
     uint32_t       next       = first;
-    uint32_t       published  = first - 1;
     uint32_t       turns      = 0; // with work, since the clock was read
+    ring_limit     limit(launch, first, workers);
     ring_phase     phase;
     uint32_t       looks     = 0;     // since the end of a lone operation
     uint32_t       end_ticks = 0;     // when that was
     bool           is_lone   = false; // the last operation was one
+    bool           is_marked = false; // some are, since the last publication
+    uint32_t       empty     = 0;     // looks of a stream in a row that found nothing
+    uint32_t       singles   = 0;     // or one small operation
 
     for (;;) {
         ring_view view = self.look(next);
         bool      work = ring_reached(view.orders.tail, next);
         ++looks;
         if (work && (view.orders.leave_now != generation) && (turns != turns_per_look)) {
-            if ((view.orders.tail == next) && (view.slot.size_bytes <= launch.alone_bytes) &&
-                ring_is(view.slot, next)) {
+            const bool small = (view.orders.tail == next) &&
+                               (view.slot.size_bytes <= launch.alone_bytes) &&
+                               ring_is(view.slot, next);
+            if (small && !limit.is_ahead()) {
                 const uint32_t found_ticks = self.ticks();
                 self.copy_alone(view.slot);
                 self.finish(view.slot);
@@ -97,20 +179,31 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
                 // Told to the workers with the next publication: they need not
                 // wake for it.
                 self.mark_skip(generation, next);
+                is_marked = true;
                 ++next;
             } else {
-                if (published != next - 1) {
+                if (is_marked) {
                     self.fence_device(); // the marks before the number that leads to them
+                    is_marked = false;
                 }
-                published = view.orders.tail;
-                self.publish_tail(generation, published);
-                next    = published + 1;
+                limit.raise(self, view.orders.tail);
+                next    = view.orders.tail + 1;
                 is_lone = false;
+                empty   = 0;
+                singles = small ? singles + 1 : 0;
+                if (limit.is_ahead() && (singles == lone_to_end)) {
+                    next    = limit.lower(self, next);
+                    singles = 0;
+                }
             }
             ++turns;
             continue;
         }
 
+        if (limit.is_ahead() && !work && (++empty == looks_to_end)) {
+            next = limit.lower(self, next);
+            continue;
+        }
         uint64_t now_ns = self.now_ns();
         if (turns != 0) {
             work_ns = now_ns;
@@ -123,11 +216,10 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
         }
     }
 
-    if (published != next - 1) {
+    if (is_marked) {
         self.fence_device();
-        self.publish_tail(generation, next - 1);
     }
-    return next;
+    return limit.lower(self, next);
 }
 
 // Waits for the kernel's other blocks; false if it is not to wait any longer.
@@ -143,15 +235,19 @@ template<typename warp> NVL_RING_STEP bool ring_gather(warp &self, const ring_la
 }
 
 template<typename warp>
-NVL_RING_STEP void ring_poll(warp &self, const ring_launch &launch, uint32_t first)
+NVL_RING_STEP void ring_poll(warp &self, const ring_launch &launch, uint32_t first,
+                             uint32_t workers)
 {
     uint32_t next = first;
 
+    // What an earlier generation told is nobody's any more, however the tags come round.
+    self.revoke(0, 0);
+    self.publish_tail(ring_tag(launch.generation, 0), first - 1);
     if (ring_gather(self, launch)) {
         self.say_hello(launch.generation);
         self.fence_system(); // partner: the fence in ring_engine::cancel
         if (!self.is_cancelled(launch.generation)) {
-            next = ring_serve(self, launch, first);
+            next = ring_serve(self, launch, first, workers);
         }
     }
     self.publish_leave(launch.generation, next);
@@ -162,9 +258,12 @@ template<typename warp>
 NVL_RING_STEP void ring_work(warp &self, const ring_launch &launch, uint32_t first, uint32_t index,
                              uint32_t workers)
 {
+    self.answer(index, 0, 0); // what an earlier generation's worker said
     for (uint32_t want = first + index;;) {
-        ring_published seen = self.published();
-        if ((seen.tail_generation != launch.generation) || !ring_reached(seen.tail, want)) {
+        const ring_published seen = self.published();
+        const bool           is_of =
+            (seen.tag >> ring_tag_bits) == (ring_tag(launch.generation, 0) >> ring_tag_bits);
+        if (!is_of || !ring_reached(seen.tail, want)) {
             if ((seen.leave_generation == launch.generation) && ring_reached(want, seen.leave_at)) {
                 return;
             }
@@ -174,14 +273,32 @@ NVL_RING_STEP void ring_work(warp &self, const ring_launch &launch, uint32_t fir
         ring_fetch fetch = self.fetch(launch.generation, want, workers);
         if (fetch.skipped != 0) {
             want += fetch.skipped * workers;
-        } else if (ring_is(fetch.slot, want)) {
+            continue;
+        }
+        // Not posted yet, or the descriptor's bytes are still on their way.
+        bool is_revoked = false;
+        while (!ring_is(fetch.slot, want) && !ring_is_past(fetch.slot, want) && !is_revoked) {
+            ring_wait wait = self.look_again(want);
+            fetch.slot     = wait.slot;
+            is_revoked     = !ring_is(wait.slot, want) &&
+                         (static_cast<uint32_t>(wait.revoked >> 32) == seen.tag) &&
+                         ring_reached(want, static_cast<uint32_t>(wait.revoked));
+        }
+        if (is_revoked) {
+            self.answer(index, seen.tag, want);
+            // The poller waits for all answers, then tells anew.
+            while (self.published().tag == seen.tag) {
+            }
+            continue;
+        }
+        if (ring_is_ahead(seen.tag)) {
+            self.answer(index, seen.tag | ring_taken_bit, want);
+        }
+        if (ring_is(fetch.slot, want)) {
             self.copy(fetch.slot);
             self.finish(fetch.slot);
-            want += workers;
-        } else if (ring_is_past(fetch.slot, want)) {
-            want += workers;
         }
-        // Else the descriptor's bytes are still on their way: read it again.
+        want += workers;
     }
 }
 
@@ -196,7 +313,7 @@ NVL_RING_STEP void ring_run(warp &self, const ring_launch &launch, uint32_t inde
         self.arrive();
     }
     if (index == 0) {
-        ring_poll(self, launch, first);
+        ring_poll(self, launch, first, warps - 1);
     } else {
         ring_work(self, launch, first, index - 1, warps - 1);
     }
