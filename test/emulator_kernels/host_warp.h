@@ -69,6 +69,12 @@ public:
         return view;
     }
 
+    ring_orders look_at_orders()
+    {
+        world_.step();
+        return read_orders();
+    }
+
     void copy_alone(const ring_descriptor &slot)
     {
         copy(slot);
@@ -344,7 +350,7 @@ private:
     // The numbers first: where they fit, the host no longer writes the rest.
     ring_descriptor read_slot(uint32_t number) const noexcept
     {
-        const ring_descriptor &at = shared_->slots[number % ring_slots];
+        const ring_descriptor &at = shared_->slots[ring_slot(number)];
         ring_descriptor        slot;
         slot.sequence       = load(at.sequence);
         slot.sequence_again = load(at.sequence_again);

@@ -84,8 +84,8 @@ struct alignas(16) ring_orders {
 };
 
 struct ring_shared {
-    ring_descriptor slots[ring_slots];
-    uint32_t        done[ring_slots]; // the sequence number that is done in each slot
+    ring_descriptor slots[ring_slots]; // by ring_slot()
+    uint32_t        done[ring_slots];  // the sequence number that is done in each slot
     alignas(64) uint8_t inline_data[ring_slots][ring_inline_bytes];
     alignas(128) ring_orders orders; // written by the host
     alignas(128) uint32_t hello;     // written by the kernel: generation that has started
@@ -161,6 +161,14 @@ static_assert(offsetof(ring_shared, done) == ring_slots * sizeof(ring_descriptor
 NVL_RING_CODE uint64_t ring_word(uint32_t generation, uint32_t number)
 {
     return (static_cast<uint64_t>(generation) << 32) | number;
+}
+
+// Where the descriptor of `number` lies: any 32 numbers in a row are in 32 different lines of
+// 128 bytes. Reads of one line by several warps of a GPU are answered one after another, a
+// microsecond each (bench/raw_limits, gpu_reads_host "same" and "apart").
+NVL_RING_CODE uint32_t ring_slot(uint32_t number)
+{
+    return (number & (ring_slots - 1) & ~127u) | ((number & 31) << 2) | ((number >> 5) & 3);
 }
 
 // Is `number` at or beyond `mark`? Right for distances up to 2^31.

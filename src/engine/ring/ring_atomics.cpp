@@ -184,7 +184,7 @@ void ring_engine::drop_waiting() noexcept
 // no memory.
 ring_engine::waiter *ring_engine::pull_out(uint32_t number) noexcept
 {
-    ring_descriptor &slot = shared_->slots[number % ring_slots];
+    ring_descriptor &slot = shared_->slots[ring_slot(number)];
     op_end           end  = ends_[number % ring_slots];
     waiter          *one;
     if ((slot.flags & ring_kind_mask) == ring_kind_atomic) {
@@ -215,8 +215,7 @@ void ring_engine::reclaim_atomics(bool is_lost) noexcept
     waiter *first = nullptr;
     waiter *last  = nullptr;
     for (uint32_t number = first_; number != posted_ + 1; ++number) {
-        uint32_t slot      = number % ring_slots;
-        uint32_t kind      = shared_->slots[slot].flags & ring_kind_mask;
+        uint32_t kind      = shared_->slots[ring_slot(number)].flags & ring_kind_mask;
         bool     is_atomic = (kind == ring_kind_atomic) && !(is_lost && is_done(number));
         bool     is_marker = (kind == ring_kind_nothing) && (first != nullptr) && has_end(number);
         if (!is_atomic && !is_marker) {

@@ -76,7 +76,7 @@ inline void ring_engine::write_slot(uint64_t dst, uint64_t src, uint32_t size_by
                                     uint32_t flags) noexcept
 {
     uint32_t         number = ++posted_;
-    ring_descriptor &slot   = shared_->slots[number % ring_slots];
+    ring_descriptor &slot   = shared_->slots[ring_slot(number)];
 
     ends_[number % ring_slots] = op_end{nullptr, &chunk_use};
     write(slot.dst, dst);

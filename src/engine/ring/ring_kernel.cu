@@ -46,6 +46,15 @@ public:
         return view;
     }
 
+    __device__ __forceinline__ ring_orders look_at_orders() const
+    {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (lane_ == 0) {
+            v = load_line(address(&shared_->orders));
+        }
+        return {from(v.x, 0), from(v.y, 0), from(v.z, 0), 0};
+    }
+
     __device__ __forceinline__ void copy_alone(const ring_descriptor &slot) const
     {
         copy_slot<alone_depth>(slot);
@@ -260,7 +269,7 @@ private:
 
     __device__ __forceinline__ uint64_t slot_half(uint32_t number) const
     {
-        return address(&shared_->slots[number % ring_slots]) + 16 * lane_;
+        return address(&shared_->slots[ring_slot(number)]) + 16 * lane_;
     }
 
     // From the halves that lanes 0 and 1 hold.

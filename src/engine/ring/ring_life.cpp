@@ -240,7 +240,7 @@ void ring_engine::clear_ring() noexcept
     memset(static_cast<void *>(shared_), 0, sizeof(ring_shared));
     for (uint32_t i = 0; i < ring_slots; ++i) {
         uint32_t         past = config_.first_number + i - ring_slots;
-        ring_descriptor &slot = shared_->slots[past % ring_slots];
+        ring_descriptor &slot = shared_->slots[ring_slot(past)];
         slot.sequence = slot.sequence_again = past;
         shared_->done[past % ring_slots]    = past;
     }
@@ -647,7 +647,7 @@ uint32_t ring_engine::gather(copy_piece *pieces, unsigned max, unsigned *count_p
     uint32_t number = back_next_;
     unsigned count  = 0;
     for (; number != back_last_ + 1; ++number) {
-        const ring_descriptor &slot = shared_->slots[number % ring_slots];
+        const ring_descriptor &slot = shared_->slots[ring_slot(number)];
         uint32_t               kind = slot.flags & ring_kind_mask;
         // An atomic operation that is still here is done.
         if ((kind == ring_kind_nothing) || (kind == ring_kind_atomic) || (slot.size_bytes == 0)) {

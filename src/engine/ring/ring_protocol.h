@@ -140,7 +140,7 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
     // there is nothing to do, and in between after so many turns with work.
     constexpr uint32_t turns_per_look = 64;
     // A stream is over after so many looks in a row, of 1.1 us, that find nothing: more than lie
-    // between two lone operations of many pieces; or one small operation each.
+    // between two lone operations of many pieces; or one of one piece each.
     constexpr uint32_t looks_to_end = 12;
     constexpr uint32_t lone_to_end  = 4;
 
@@ -156,17 +156,22 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
     bool           is_lone   = false; // the last operation was one
     bool           is_marked = false; // some are, since the last publication
     uint32_t       empty     = 0;     // looks of a stream in a row that found nothing
-    uint32_t       singles   = 0;     // or one small operation
+    uint32_t       singles   = 0;     // or one descriptor
 
     for (;;) {
-        ring_view view = self.look(next);
-        bool      work = ring_reached(view.orders.tail, next);
+        // In a stream a worker looks at the descriptor, and would have to wait for a second reader.
+        ring_view view = {};
+        if (limit.is_ahead()) {
+            view.orders = self.look_at_orders();
+        } else {
+            view = self.look(next);
+        }
+        bool work = ring_reached(view.orders.tail, next);
         ++looks;
         if (work && (view.orders.leave_now != generation) && (turns != turns_per_look)) {
-            const bool small = (view.orders.tail == next) &&
-                               (view.slot.size_bytes <= launch.alone_bytes) &&
-                               ring_is(view.slot, next);
-            if (small && !limit.is_ahead()) {
+            const bool is_single = view.orders.tail == next;
+            if (!limit.is_ahead() && is_single && (view.slot.size_bytes <= launch.alone_bytes) &&
+                ring_is(view.slot, next)) {
                 const uint32_t found_ticks = self.ticks();
                 self.copy_alone(view.slot);
                 self.finish(view.slot);
@@ -190,7 +195,7 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
                 next    = view.orders.tail + 1;
                 is_lone = false;
                 empty   = 0;
-                singles = small ? singles + 1 : 0;
+                singles = is_single ? singles + 1 : 0;
                 if (limit.is_ahead() && (singles == lone_to_end)) {
                     next    = limit.lower(self, next);
                     singles = 0;
