@@ -29,10 +29,9 @@ result<std::unique_ptr<registration>> registration::create(places &where, void *
         if (known.ok() && (found.context != nullptr) && (known.value()->context != found.context)) {
             known = where.find(device, found.context);
         }
-        if (!known.ok()) {
-            return known.status();
-        }
-        at = known.value();
+        // Without a place its keys lead nowhere and UCP takes another lane, where a registration
+        // that fails would end what it is for.
+        at = known.ok() ? known.value() : nullptr;
     }
 
     // UCP rounds a buffer up to its cache's alignment, so the range may end behind

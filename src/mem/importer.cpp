@@ -44,22 +44,30 @@ fetched_record record_of(const import_key &key)
 // that the owner has freed. The driver's own id of the mapping tells.
 bool importer::is_stale(const import_key &key, CUdeviceptr mapped)
 {
-    // Far more than are ever open; the oldest ids are the smallest.
-    constexpr size_t remembered_max = 65536;
-
     unsigned long long id = 0;
     if (places_.cuda().cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, mapped) !=
         CUDA_SUCCESS) {
         return false;
     }
     std::lock_guard<std::mutex> guard(mutex_);
-    opened_for                  now{key.owner.token, key.buffer_id};
+    opened_for                  now{{key.owner.token, key.buffer_id}, mapped};
     auto known = opened_for_.emplace(mapping_id{key.place_id, id}, now).first;
-    bool stale = known->second != now;
-    if (opened_for_.size() > remembered_max) {
-        opened_for_.erase(opened_for_.begin());
+    bool stale = known->second.what != now.what;
+    if (opened_for_.size() > remembered_most_) {
+        forget_closed();
     }
     return stale;
+}
+
+// An id that the driver no longer knows at its address never comes again; one that it
+// knows is still open, be it by others. The caller holds the lock.
+void importer::forget_closed()
+{
+    for (auto i = opened_for_.begin(); i != opened_for_.end();) {
+        bool is_open = is_same_allocation(places_.cuda(), i->second.mapped, i->first.second);
+        i            = is_open ? std::next(i) : opened_for_.erase(i);
+    }
+    remembered_most_ = std::max(remembered_most_, 2 * opened_for_.size());
 }
 
 // Somebody in this process still holds the old mapping, which nobody can use any

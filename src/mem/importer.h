@@ -100,6 +100,7 @@ private:
     ucs_status_t             open_legacy(const import_key &key, std::unique_ptr<mapping> *opened,
                                          std::string *why);
     bool                     is_stale(const import_key &key, CUdeviceptr mapped);
+    void                     forget_closed();
     ucs_status_t renew(const import_key &key, const CUipcMemHandle &raw, CUdeviceptr *mapped,
                        std::string *why);
     bool         is_news(const import_key &key);
@@ -112,8 +113,12 @@ private:
     // Which allocation of which owner a mapping of the driver was opened for, by
     // place and by the driver's own id of the mapping, which is never used again.
     using mapping_id = std::pair<unsigned, unsigned long long>;
-    using opened_for = std::pair<uint64_t, unsigned long long>; // owner, buffer id
+    struct opened_for {
+        std::pair<uint64_t, unsigned long long> what; // owner, buffer id
+        CUdeviceptr                             mapped;
+    };
     std::map<mapping_id, opened_for> opened_for_;
+    size_t remembered_most_ = 65536; // before the closed ones are forgotten
 
     // Pools of peers: place, owner, the owner's number of the pool.
     std::map<std::tuple<unsigned, uint64_t, uint64_t>, std::weak_ptr<imported_pool>> pools_;

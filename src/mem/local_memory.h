@@ -37,8 +37,8 @@ public:
     static local_memory &get(places &where);
 
     // The allocation around `address`; false for memory that CUDA does not know.
-    // May ask the driver.
-    bool find(uint64_t address, local_range *out) noexcept;
+    // May ask the driver. *is_kept: what changes about it from now on raises generation().
+    bool find(uint64_t address, local_range *out, bool *is_kept) noexcept;
 
     // True if the driver reads and writes all of [address, +size) directly: it is
     // page-locked, by whomever. Asks the driver.
@@ -72,7 +72,7 @@ private:
     static constexpr size_t capacity = 1024;
 
     size_t first_behind(uint64_t address) const noexcept;
-    void   keep(const local_range &range) noexcept;
+    bool   keep(const local_range &range) noexcept;
 
     places                           &where_;
     std::atomic<bool>                 keeps_{false};

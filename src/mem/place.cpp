@@ -167,13 +167,18 @@ const place *places::known(CUcontext context, unsigned long long unique) noexcep
 
 bool places::is_over(const place &at) const noexcept
 {
-    std::lock_guard<std::mutex> guard(mutex_);
-    return !is_primary(at) && (!lives_[at.id] || lives_[at.id]->is_over());
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (!is_primary(at)) {
+            return !lives_[at.id] || lives_[at.id]->is_over();
+        }
+    }
+    return was_reset(at);
 }
 
-// What is kept in the context says at once that it lives. Else a retained handle may be
-// asked for its number: after a reset it has another one, or none. (A driver before
-// CUDA 12 has no numbers.)
+// A retained handle may be asked for its number: after a reset it has another one, or none.
+// What is kept in a context says less: after a reset there may be a new one at the same
+// handle, with a life of its own. (But a driver before CUDA 12 has no numbers.)
 bool places::was_reset(const place &primary) const noexcept
 {
     // Each unpack of a key comes this way: an answer is good for as long as a life's is.
@@ -182,13 +187,16 @@ bool places::was_reset(const place &primary) const noexcept
     if (now - sound_at.load(std::memory_order_relaxed) < sound_for_ticks_) {
         return false;
     }
-    life_ref life = context_life::known(cuda_, primary.context);
-    if (life && !life->is_over()) {
-        sound_at.store(now, std::memory_order_relaxed);
-        return false;
+    bool was = false;
+    if (cuda_.cuCtxGetId != nullptr) {
+        was = context_unique(primary.context) != primary.unique;
+    } else if (life_ref life = context_life::known(cuda_, primary.context)) {
+        was = life->is_over();
     }
-    return (cuda_.cuCtxGetId != nullptr) ? context_unique(primary.context) != primary.unique
-                                         : (life != nullptr);
+    if (!was) {
+        sound_at.store(now, std::memory_order_relaxed);
+    }
+    return was;
 }
 
 void places::let_go() noexcept

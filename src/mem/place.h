@@ -77,9 +77,9 @@ public:
     // driver has just said to be in it. Any thread, whatever is current.
     result<const place *> find(CUdevice device, CUcontext context) noexcept;
 
-    // True if the context of a place has been destroyed by the application, or may
-    // have been: nothing is to be done in it. A primary context may always be
-    // entered; after a reset it refuses what is asked of it. Asks the driver.
+    // True if the context of a place has been destroyed or reset by the application, or
+    // may have been: nothing is to be done in it. Asks the driver, of a primary context
+    // now and then.
     bool is_over(const place &at) const noexcept;
 
     // True if the primary context of a place has been reset since: what was in it is

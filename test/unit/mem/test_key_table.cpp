@@ -218,16 +218,18 @@ TEST_F(key_table_test, asks_no_driver_and_allocates_nothing_for_a_known_key)
     }
 }
 
-TEST_F(key_table_test, knows_no_key_with_any_bit_wrong)
+// Name, owner, kinds, checksum. Behind it damage has no say: what is used is what was checked.
+TEST_F(key_table_test, knows_no_key_with_a_bit_of_its_head_wrong)
 {
-    wire_key one = key();
+    constexpr size_t head = 40;
+    wire_key         one  = key();
     introduced(one);
     for (bool in_use : {false, true}) {
         remote_key *other = in_use ? known(one) : nullptr;
         for (size_t bit = 0; bit < key_size_of(one.data()) * 8; ++bit) {
             wire_key bad = one;
             bad[bit / 8] ^= static_cast<uint8_t>(1u << (bit % 8));
-            ASSERT_EQ(keys_->find(bad.data(), *from_).status(), UCS_ERR_NO_ELEM) << "bit " << bit;
+            ASSERT_EQ(status_of(bad), (bit < 8 * head) ? UCS_ERR_NO_ELEM : UCS_OK) << "bit " << bit;
         }
         EXPECT_EQ(status_of(one), UCS_OK);
         if (other != nullptr) {

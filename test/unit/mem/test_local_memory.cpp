@@ -7,6 +7,11 @@
 #include "uct/host_memory.h"
 #include "uct/memory.h"
 
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
 #include <gtest/gtest.h>
 
 namespace nvl::test {
@@ -135,6 +140,52 @@ TEST_F(local_memory_test, begins_anew_when_it_is_full)
             ASSERT_EQ(gpu_of(all[i]->address()), static_cast<int>(i % 2));
         }
     }
+}
+
+// What the table has dropped, no lookup may keep: nobody would tell it of the free.
+TEST_F(local_memory_test, lookups_begin_anew_with_it)
+{
+    std::vector<std::unique_ptr<gpu_memory>> all;
+    for (int i = 0; i < 1024; ++i) {
+        all.push_back(std::make_unique<gpu_memory>(i % 2, 4096));
+        ASSERT_EQ(gpu_of(all.back()->address()), i % 2);
+    }
+    uint64_t first = all.front()->address();
+    EXPECT_EQ(gpu_of(first), 0);
+    // From elsewhere in the quick table.
+    std::unique_ptr<gpu_memory> more;
+    for (size_t length = 4096;; length += 2 << 20) {
+        more = std::make_unique<gpu_memory>(1, length);
+        if (((more->address() >> 21) % 64) != ((first >> 21) % 64)) {
+            break;
+        }
+    }
+    EXPECT_EQ(gpu_of(more->address()), 1);
+
+    all_->forget(first, 4096);
+    long before = questions();
+    EXPECT_EQ(gpu_of(first), 0);
+    EXPECT_EQ(questions(), before + 1);
+}
+
+// Another thread allocates while the driver is asked: the answer is right, but nobody keeps it.
+TEST_F(local_memory_test, lookups_keep_no_answer_that_it_does_not_keep)
+{
+    gpu_memory  memory(1, size), other(0, size);
+    std::thread elsewhere;
+    {
+        planned_faults slow("cuPointerGetAttributes:1=sleep100000");
+        elsewhere = std::thread([&] {
+            usleep(20000);
+            all_->forget(other.address(), size);
+        });
+        EXPECT_EQ(gpu_of(memory.address()), 1);
+        elsewhere.join();
+    }
+    long before = questions();
+    all_->forget(memory.address(), size);
+    EXPECT_EQ(gpu_of(memory.address()), 1);
+    EXPECT_EQ(questions(), before + 1);
 }
 
 } // namespace nvl::test
