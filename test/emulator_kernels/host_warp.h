@@ -11,6 +11,7 @@
 //     void served(uint32_t number)       a descriptor is about to be done
 //     bool is_cancelled(bool cancelled)  what to believe about a cancellation
 //     uint32_t left_at(uint32_t next)    what to report when leaving
+//     uint32_t answer(uint32_t tag)      what to answer about a number of a stream
 #ifndef NVLINK_TEST_EMULATOR_KERNELS_HOST_WARP_H
 #define NVLINK_TEST_EMULATOR_KERNELS_HOST_WARP_H
 
@@ -143,7 +144,7 @@ public:
     void answer(uint32_t worker, uint32_t tag, uint32_t number)
     {
         world_.step();
-        store(state_->answers[worker], ring_word(tag, number));
+        store(state_->answers[worker], ring_word(world_.answer(tag), number));
     }
 
     uint32_t hear(uint32_t tag, uint32_t first, uint32_t count, uint32_t index, uint32_t workers)

@@ -63,6 +63,11 @@ public:
         return cancelled;
     }
 
+    uint32_t answer(uint32_t tag) noexcept
+    {
+        return tag;
+    }
+
     uint32_t left_at(uint32_t next) noexcept
     {
         return next;

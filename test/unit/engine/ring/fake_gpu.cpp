@@ -149,6 +149,11 @@ struct fake_gpu::world {
         return cancelled && (gpu.how_.bug != planted::ignores_cancel);
     }
 
+    uint32_t answer(uint32_t tag) const noexcept
+    {
+        return (gpu.how_.bug == planted::denies_what_it_takes) ? tag & ~ring_taken_bit : tag;
+    }
+
     uint32_t left_at(uint32_t next)
     {
         if (gpu.how_.bug == planted::never_says_left) {

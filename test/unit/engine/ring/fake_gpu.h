@@ -17,7 +17,13 @@
 namespace nvl {
 
 // What a test may break, to see that it notices.
-enum class planted { nothing, ignores_cancel, reports_one_too_many, never_says_left };
+enum class planted {
+    nothing,
+    ignores_cancel,
+    reports_one_too_many,
+    never_says_left,
+    denies_what_it_takes
+};
 
 class fake_gpu {
 public:

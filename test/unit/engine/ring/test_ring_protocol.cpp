@@ -190,7 +190,7 @@ static void exit_if_noticed(fake_gpu::settings how, const ring_config &config, u
         ring_traffic   traffic(*rig.copy_lane, *rig.ring, 16 + i);
         traffic_result result = traffic.run(3000, 2, 50e3);
         if (result.is_hanging || (result.wrong != 0) || (result.late != 0) ||
-            (result.failed != 0)) {
+            (result.failed != 0) || (rig.gpu.served_twice() != 0)) {
             _exit(1);
         }
     }
@@ -228,6 +228,18 @@ TEST(ring_protocol_DeathTest, a_kernel_that_leaves_one_more_than_it_says_is_noti
     config.idle_ns                        = 2e3;
     config.stay_ns                        = 300e3;
     how.bug                               = planted::reports_one_too_many;
+    EXPECT_EXIT(exit_if_noticed(how, config, 50), is_not_clean, "");
+}
+
+// A number that the poller takes for nobody's is done twice.
+TEST(ring_protocol_DeathTest, a_worker_that_denies_what_it_takes_is_noticed)
+{
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    ring_config        config             = small_ring();
+    fake_gpu::settings how                = seeded(7);
+    config.idle_ns                        = 2e3;
+    config.stay_ns                        = 300e3;
+    how.bug                               = planted::denies_what_it_takes;
     EXPECT_EXIT(exit_if_noticed(how, config, 50), is_not_clean, "");
 }
 
