@@ -66,12 +66,30 @@ void check_driver(machine_report &report)
     }
 }
 
+// GPUs of CUDA that NVML, which works, does not show or cannot be asked about.
+void check_silence(machine_report &report)
+{
+    const machine_facts &facts = report.pairs.facts();
+
+    for (size_t i = 0; i < facts.gpus.size(); ++i) {
+        const gpu_facts &gpu = facts.gpus[i];
+        if (gpu.cuda >= 0 && gpu.nvml < 0 && gpu.mig != mig_mode::instance) {
+            add(report, severity::slower,
+                fmt::format("NVML says nothing about GPU {}: its links are taken for those of its "
+                            "peers, or of its model",
+                            i),
+                "see whether nvidia-smi shows the GPU, and look at dmesg for Xid messages");
+        }
+    }
+}
+
 void check_nvml(machine_report &report)
 {
     const machine_facts &facts = report.pairs.facts();
 
     switch (facts.nvml) {
     case nvml_state::present:
+        check_silence(report);
         return;
     case nvml_state::missing:
         add(report, severity::slower,

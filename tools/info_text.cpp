@@ -80,7 +80,7 @@ std::string link_summary(const gpu_facts &gpu)
         }
     }
     if (gpu.links.empty()) {
-        return "no NVLink";
+        return gpu.cuda >= 0 && gpu.nvml < 0 ? "NVLinks not known" : "no NVLink";
     }
     std::string text;
     for (const auto &[speed, count] : up) {

@@ -185,6 +185,12 @@ public:
           ours_(sum_links(a_, b_.pci)),
           theirs_(sum_links(b_, a_.pci))
     {
+        // A GPU that NVML tells nothing of has the links of its peer, where the pair is on NVLink.
+        if (says_nvlink(pair_) && a_.links.empty()) {
+            ours_ = theirs_;
+        } else if (says_nvlink(pair_) && b_.links.empty()) {
+            theirs_ = ours_;
+        }
     }
 
     pair_path decide();
@@ -303,16 +309,17 @@ int judgement::hidden_links(bool *meshed) const
 
     *meshed = false;
     for (size_t i = 0; i < facts_.gpus.size(); ++i) {
-        const gpu_facts &other = facts_.gpus[i];
-        if (i == from_ || other.mig != mig_mode::disabled ||
-            std::none_of(other.links.begin(), other.links.end(),
-                         [](const auto &link) { return link.active; })) {
+        const gpu_facts &other  = facts_.gpus[i];
+        const bool       silent = other.links.empty();
+        const bool       up     = std::any_of(other.links.begin(), other.links.end(),
+                                              [](const auto &link) { return link.active; });
+        if (i == from_ || other.mig != mig_mode::disabled) {
             continue;
         }
         if (says_nvlink(facts_.pair(from_, i))) {
-            ++peers;
+            peers += up || silent ? 1 : 0;
         } else {
-            *meshed = true;
+            *meshed |= up;
         }
     }
     return (*meshed && peers > 1) ? std::max(1, ours_.unknown / peers) : ours_.unknown;

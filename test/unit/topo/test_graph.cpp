@@ -116,6 +116,44 @@ TEST(graph, one_side_with_unreadable_ends_is_told_by_the_other)
     EXPECT_EQ(pairs.path(1, 0).links, 4);
 }
 
+// NVML that knows one GPU of the pair only, or none of its links, in either order.
+TEST(graph, a_gpu_that_nvml_is_silent_about_has_the_links_of_its_peer)
+{
+    for (const char *end : {"hidden", "unreadable", "switch 07:00.0"}) {
+        for (size_t silent : {0, 1}) {
+            auto facts = two_gpus(
+                std::string("links 0-17 up version 4 speed 26562 remote ") + end + "\n", reached);
+            facts.gpus[silent].links.clear();
+            facts.gpus[silent].nvml = facts_unknown;
+            for (auto *pair : {&facts.pair(0, 1), &facts.pair(1, 0)}) {
+                pair->nvml_read = pair->nvml_write = pair->nvml_nvlink = pair->nvml_atomics =
+                    p2p_status::unknown;
+            }
+            const auto path = path_of(facts);
+            EXPECT_EQ(path.kind, path_kind::nvswitch) << end << silent;
+            EXPECT_EQ(path.links, 18) << end << silent;
+        }
+    }
+}
+
+TEST(graph, a_silent_gpu_counts_as_a_peer_in_a_mesh_with_hidden_ends)
+{
+    auto facts = machine_named("dgx1-v100");
+    for (auto &gpu : facts.gpus) {
+        for (auto &link : gpu.links) {
+            link.remote = link_remote::hidden;
+            link.remote_pci.clear();
+        }
+    }
+    facts.gpus[1].links.clear();
+    const graph pairs(facts);
+
+    EXPECT_EQ(pairs.path(0, 3).links, 1);
+    EXPECT_EQ(pairs.path(0, 1).links, 1);
+    EXPECT_EQ(pairs.path(1, 0).links, 1);
+    EXPECT_FALSE(pairs.path(1, 4).reachable());
+}
+
 TEST(graph, the_driver_is_believed_when_nvml_denies_peer_access)
 {
     const auto path =

@@ -158,6 +158,28 @@ TEST(probe_nvml, whose_single_calls_fail_takes_no_pair_away)
     }
 }
 
+// The first call alone: one GPU of the two is then unknown to NVML.
+TEST(probe_nvml, that_is_silent_about_one_gpu_takes_no_pair_away)
+{
+    const char *functions[] = {
+#define NVL_NVML(_need, _name, ...) #_name,
+#include "driver/nvml_symbols.def"
+#undef NVL_NVML
+    };
+    for (const char *function : functions) {
+        for (const char *code : {"3", "999"}) {
+            const std::string rule = std::string(function) + ":1=" + code;
+            expect_all_over_nvlink(probed("h200-vm-x2", "NVL_EMU_FAULTS=" + rule), rule);
+        }
+    }
+    const graph dgx(probed("dgx-h100", "NVL_EMU_FAULTS=nvmlDeviceGetHandleByIndex_v2:4=4"));
+    for (size_t a = 0; a < dgx.size(); ++a) {
+        for (size_t b = 0; b < dgx.size(); ++b) {
+            EXPECT_TRUE(a == b || dgx.path(a, b).links == 18) << a << b << dgx.path(a, b).reason;
+        }
+    }
+}
+
 TEST(probe_nvml, that_fails_now_and_then_takes_no_pair_away)
 {
     for (const char *rule : {"nvml*:/3=999", "nvmlDeviceGetNvLinkState:5=999",
