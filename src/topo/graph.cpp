@@ -5,7 +5,8 @@
 //      is CUDA that copies. For a GPU that CUDA hides from this process: NVML's P2P status.
 //   2. Over what: link ends that name the other GPU; then links to a switch on both sides, where
 //      an end that cannot be read, or reads all ones, may be one; then NVML's NVLink status of
-//      the pair, the driver's native atomics (no PCIe peer of an x86 or Arm host has them).
+//      the pair, or the driver's native atomics, whatever NVML says (no PCIe peer of an x86 or Arm
+//      host has them). A GPU that NVML is silent about has the links of its peer.
 //   3. How fast: the pair's links that are up at the speed that NVML gives; hwloc's figure; what
 //      such a GPU usually has.
 
@@ -157,20 +158,19 @@ void forget_nvml(machine_facts &facts)
     }
 }
 
-// The evidence, besides link ends, that a pair is on NVLink.
-bool says_nvlink(const pair_facts &pair)
+// On POWER9 a GPU's atomics also reach its peers through the processor; elsewhere only over NVLink.
+bool has_atomics_elsewhere(const gpu_facts &gpu)
 {
-    if (pair.nvml_nvlink == p2p_status::ok || pair.hwloc_mb_s > 0) {
-        return true;
-    }
-    return pair.nvml_nvlink == p2p_status::unknown && pair.native_atomics;
+    return gpu.coherent && gpu.compute_major < 9;
 }
 
-// NVML has an opinion on the pair, and it is no. A pair that nobody asked about is not denied.
-bool denies_nvlink(const pair_facts &pair)
+// The evidence, besides link ends, that a pair is on NVLink.
+bool says_nvlink(const machine_facts &facts, size_t a, size_t b)
 {
-    return pair.nvml_nvlink != p2p_status::ok && pair.nvml_nvlink != p2p_status::unknown &&
-           !pair.native_atomics;
+    const pair_facts &pair = facts.pair(a, b);
+
+    return pair.nvml_nvlink == p2p_status::ok || pair.hwloc_mb_s > 0 ||
+           (pair.native_atomics && !has_atomics_elsewhere(facts.gpus[a]));
 }
 
 // One pair's decision; `a` runs the copy.
@@ -183,12 +183,13 @@ public:
           from_(a),
           pair_(facts.pair(a, b)),
           ours_(sum_links(a_, b_.pci)),
-          theirs_(sum_links(b_, a_.pci))
+          theirs_(sum_links(b_, a_.pci)),
+          says_nvlink_(says_nvlink(facts, a, b))
     {
         // A GPU that NVML tells nothing of has the links of its peer, where the pair is on NVLink.
-        if (says_nvlink(pair_) && a_.links.empty()) {
+        if (says_nvlink_ && a_.links.empty()) {
             ours_ = theirs_;
-        } else if (says_nvlink(pair_) && b_.links.empty()) {
+        } else if (says_nvlink_ && b_.links.empty()) {
             theirs_ = ours_;
         }
     }
@@ -200,6 +201,11 @@ private:
     bool visible_to_cuda() const
     {
         return a_.cuda >= 0 && b_.cuda >= 0;
+    }
+    // NVML has an opinion on the pair, and it is no. A pair that nobody asked about is not denied.
+    bool denies_nvlink() const
+    {
+        return pair_.nvml_nvlink != p2p_status::unknown && !says_nvlink_;
     }
     bool nvml_allows() const
     {
@@ -225,6 +231,7 @@ private:
     const pair_facts    &pair_;
     link_sums            ours_;
     link_sums            theirs_;
+    bool                 says_nvlink_;
 };
 
 void judgement::note(const std::string &more)
@@ -316,7 +323,7 @@ int judgement::hidden_links(bool *meshed) const
         if (i == from_ || other.mig != mig_mode::disabled) {
             continue;
         }
-        if (says_nvlink(facts_.pair(from_, i))) {
+        if (says_nvlink(facts_, from_, i)) {
             peers += up || silent ? 1 : 0;
         } else {
             *meshed |= up;
@@ -337,7 +344,7 @@ bool judgement::switched()
     const bool seen   = ours_.to_switch > 0 && theirs_.to_switch > 0;
     bool       meshed = false;
     int        links  = std::min(ours, theirs);
-    if ((!seen && !says_nvlink(pair_)) || (seen && denies_nvlink(pair_))) {
+    if ((!seen && !says_nvlink_) || (seen && denies_nvlink())) {
         return false;
     }
     if (!seen) {
@@ -370,16 +377,14 @@ bool judgement::by_hwloc()
     return true;
 }
 
-// Nobody tells of links, but the pair is on NVLink. Not so on POWER9, where a GPU's atomics also
-// reach its peers through the processor.
+// Nobody tells of links, but the pair is on NVLink.
 bool judgement::assumed()
 {
     const int links   = std::min(assumed_links(a_.compute_major, a_.compute_minor),
                                  assumed_links(b_.compute_major, b_.compute_minor));
     const int version = assumed_version(std::min(a_.compute_major, b_.compute_major));
 
-    if (!says_nvlink(pair_) || !(ours_.up + ours_.down == 0 && theirs_.up + theirs_.down == 0) ||
-        links == 0 || (a_.coherent && a_.compute_major < 9)) {
+    if (!says_nvlink_ || !a_.links.empty() || !b_.links.empty() || links == 0) {
         return false;
     }
     over_links(path_kind::nvlink, links, version, link_speed_mb_s(version));

@@ -165,6 +165,35 @@ TEST(graph, the_driver_is_believed_when_nvml_denies_peer_access)
     EXPECT_THAT(path.reason, HasSubstr("NVML denies peer access"));
 }
 
+// As in a virtual machine: the ends hide themselves, and NVML denies what the driver grants.
+TEST(graph, native_atomics_tell_of_nvlink_whatever_nvml_says)
+{
+    for (const char *end : {"hidden", "unreadable"}) {
+        const auto links = std::string("links 0-17 up version 4 speed 26562 remote ") + end + "\n";
+        const auto path =
+            path_of(two_gpus(links, "access yes atomics yes nvml_read chipset nvml_write chipset "
+                                    "nvml_nvlink chipset nvml_atomics chipset"));
+        EXPECT_EQ(path.kind, path_kind::nvswitch) << end;
+        EXPECT_EQ(path.links, 18) << end;
+    }
+    EXPECT_TRUE(path_of(two_gpus("", "access yes atomics yes nvml_nvlink chipset")).over_nvlink());
+}
+
+// POWER9: atomics reach a peer through the processor, where there is no NVLink between the two.
+TEST(graph, native_atomics_tell_nothing_on_coherent_hosts_of_old)
+{
+    auto facts                      = machine_named("power9-v100-x4");
+    facts.pair(0, 2).native_atomics = facts.pair(2, 0).native_atomics = true;
+    for (auto &gpu : facts.gpus) {
+        for (auto &link : gpu.links) {
+            link.remote = link_remote::hidden;
+            link.remote_pci.clear();
+        }
+    }
+    EXPECT_EQ(graph(facts).path(0, 2).kind, path_kind::pcie);
+    EXPECT_EQ(graph(facts).path(0, 1).kind, path_kind::nvlink);
+}
+
 TEST(graph, the_driver_is_believed_when_it_denies_peer_access)
 {
     const auto path = path_of(two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n",
