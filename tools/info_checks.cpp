@@ -110,25 +110,31 @@ void check_nvml(machine_report &report)
     }
 }
 
+// A dead link counts where a pair shows that it was its own. A card without a bridge has all its
+// links down, a guest's GPU those to GPUs of others, and nothing is wrong with that.
 void check_links(machine_report &report)
 {
     const machine_facts &facts = report.pairs.facts();
 
     for (size_t i = 0; i < facts.gpus.size(); ++i) {
-        const auto &links = facts.gpus[i].links;
-        const auto  down  = std::count_if(links.begin(), links.end(),
-                                          [](const auto &link) { return !link.active; });
-        // A card without a bridge has all its links down, and nothing is wrong with that.
-        const bool others_up =
-            std::any_of(facts.gpus.begin(), facts.gpus.end(), [](const gpu_facts &gpu) {
-                return std::any_of(gpu.links.begin(), gpu.links.end(),
-                                   [](const auto &link) { return link.active; });
-            });
-        if (down > 0 && others_up) {
+        const auto &links  = facts.gpus[i].links;
+        const auto  down   = static_cast<size_t>(std::count_if(
+               links.begin(), links.end(), [](const auto &link) { return !link.active; }));
+        bool        slower = false;
+        for (size_t to = 0; to < facts.gpus.size(); ++to) {
+            slower |= report.pairs.path(i, to).degraded;
+        }
+        if (down > 0 && slower) {
             add(report, severity::slower,
                 fmt::format("GPU {}: {} of {} NVLinks are down", i, down, links.size()),
                 "look at nvidia-smi nvlink -s and -e, and at dmesg for Xid 74; with switches, "
                 "at the log of nvidia-fabricmanager; a reset of the GPU or a reseat may be due");
+        } else if (down > 0 && down < links.size()) {
+            add(report, severity::note,
+                fmt::format("GPU {}: {} of {} NVLinks are down, and no pair here is known to have "
+                            "had them",
+                            i, down, links.size()),
+                "nothing to mend if they lead to GPUs that this guest or container does not have");
         }
     }
 }

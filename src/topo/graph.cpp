@@ -13,6 +13,7 @@
 #include "topo/graph.h"
 
 #include "topo/figures.h"
+#include "topo/graph_parts.h"
 
 #include <algorithm>
 #include <cstdarg>
@@ -26,7 +27,6 @@ namespace {
 // The links of one GPU, sorted by what is at their other end.
 struct link_sums {
     int    up         = 0;
-    int    down       = 0;
     int    direct     = 0; // up, the end names the GPU asked about
     int    to_switch  = 0;
     int    unknown    = 0; // up, the end hides itself
@@ -40,7 +40,6 @@ link_sums sum_links(const gpu_facts &gpu, const std::string &peer_pci)
 
     for (const auto &link : gpu.links) {
         if (!link.active) {
-            ++sums.down;
             continue;
         }
         ++sums.up;
@@ -164,15 +163,6 @@ bool has_atomics_elsewhere(const gpu_facts &gpu)
     return gpu.coherent && gpu.compute_major < 9;
 }
 
-// The evidence, besides link ends, that a pair is on NVLink.
-bool says_nvlink(const machine_facts &facts, size_t a, size_t b)
-{
-    const pair_facts &pair = facts.pair(a, b);
-
-    return pair.nvml_nvlink == p2p_status::ok || pair.hwloc_mb_s > 0 ||
-           (pair.native_atomics && !has_atomics_elsewhere(facts.gpus[a]));
-}
-
 // One pair's decision; `a` runs the copy.
 class judgement {
 public:
@@ -220,7 +210,6 @@ private:
     void pcie();
     void over_links(path_kind kind, int links, int version, double speed_mb_s);
     void note(const std::string &more);
-    void note_dead_links();
 
     pair_path path_;
 
@@ -237,16 +226,6 @@ private:
 void judgement::note(const std::string &more)
 {
     path_.reason += (path_.reason.empty() ? "" : "; ") + more;
-}
-
-void judgement::note_dead_links()
-{
-    const int dead = std::max(ours_.down, theirs_.down);
-
-    if (dead > 0) {
-        path_.degraded = true;
-        note(text("%d link%s down", dead, dead == 1 ? " is" : "s are"));
-    }
 }
 
 bool judgement::refused()
@@ -303,7 +282,6 @@ bool judgement::direct()
                std::min(ours_.speed_mb_s, theirs_.speed_mb_s));
     note(text("%d NVLink%s of %.1f GB/s straight to the peer", links, plural(links),
               std::min(ours_.speed_mb_s, theirs_.speed_mb_s) / 1000));
-    note_dead_links();
     return true;
 }
 
@@ -360,7 +338,6 @@ bool judgement::switched()
               seen     ? "through a switch"
               : meshed ? "whose ends NVML does not name"
                        : "through a switch that this machine hides"));
-    note_dead_links();
     return true;
 }
 
@@ -399,17 +376,12 @@ void judgement::pcie()
     const double rate = std::min(pcie_bytes_s(a_.pcie_gen, a_.pcie_width),
                                  pcie_bytes_s(b_.pcie_gen, b_.pcie_width)) *
                         pcie_efficiency(pair_.pcie);
-    const int dead = std::max(ours_.down, theirs_.down);
 
     path_.kind         = path_kind::pcie;
     path_.push_bytes_s = path_.pull_bytes_s = rate;
     path_.push_latency_s += pcie_extra_latency_s;
     path_.pull_latency_s += 2 * pcie_extra_latency_s; // a read crosses twice
     note(std::string("no NVLink between them, peer access ") + words(pair_.pcie));
-    if (dead > 0 && (ours_.up == 0 || theirs_.up == 0) && ours_.up + theirs_.up > 0) {
-        path_.degraded = true;
-        note(text("all %d NVLinks of one GPU are down", dead));
-    }
 }
 
 pair_path judgement::decide()
@@ -578,6 +550,14 @@ std::string format_uuid(const uuid_bytes &uuid, const char *prefix)
     return out;
 }
 
+bool says_nvlink(const machine_facts &facts, size_t a, size_t b)
+{
+    const pair_facts &pair = facts.pair(a, b);
+
+    return pair.nvml_nvlink == p2p_status::ok || pair.hwloc_mb_s > 0 ||
+           (pair.native_atomics && !has_atomics_elsewhere(facts.gpus[a]));
+}
+
 graph::graph(machine_facts facts) : facts_(std::move(facts))
 {
     const size_t count = size();
@@ -594,6 +574,7 @@ graph::graph(machine_facts facts) : facts_(std::move(facts))
                                     : judgement(facts_, a, b).decide());
         }
     }
+    mark_dead_links(facts_, paths_);
     for (size_t a = 0; a < count; ++a) {
         best_of_.push_back(fastest_from(a));
         if (count == 1) {

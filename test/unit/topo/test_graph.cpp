@@ -281,6 +281,160 @@ TEST(graph, best_is_the_fastest_pair)
     EXPECT_EQ(graph(machine_named("rtx4090-x4")).best().kind, path_kind::none);
 }
 
+namespace {
+
+// Link `index` of the GPU no longer says what is at its end.
+void kill_link(machine_facts &facts, size_t gpu, int index)
+{
+    for (auto &link : facts.gpus[gpu].links) {
+        if (link.index == index) {
+            link        = link_facts();
+            link.index  = index;
+            link.active = false;
+        }
+    }
+}
+
+void kill_all(machine_facts &facts, size_t gpu)
+{
+    for (int i = 0; i < facts_max_links; ++i) {
+        kill_link(facts, gpu, i);
+    }
+}
+
+// "0-1 2-3": the pairs that are slower than they should be, each named once.
+std::string degraded_pairs(const machine_facts &facts)
+{
+    const graph pairs(facts);
+    std::string text;
+
+    for (size_t a = 0; a < pairs.size(); ++a) {
+        for (size_t b = a + 1; b < pairs.size(); ++b) {
+            EXPECT_EQ(pairs.path(a, b).degraded, pairs.path(b, a).degraded) << a << b;
+            if (pairs.path(a, b).degraded) {
+                text += (text.empty() ? "" : " ") + std::to_string(a) + "-" + std::to_string(b);
+            }
+        }
+    }
+    return text;
+}
+
+// What NVML and the driver say of two GPUs without NVLink.
+void part(machine_facts &facts, size_t a, size_t b)
+{
+    for (auto *pair : {&facts.pair(a, b), &facts.pair(b, a)}) {
+        pair->native_atomics = false;
+        pair->nvml_nvlink = pair->nvml_atomics = p2p_status::not_supported;
+    }
+}
+
+} // namespace
+
+TEST(degraded, is_the_pair_of_a_mesh_whose_only_link_is_dead)
+{
+    auto facts = machine_named("dgx1-v100");
+    kill_link(facts, 0, 0);
+    kill_link(facts, 1, 0);
+
+    EXPECT_EQ(graph(facts).path(0, 1).kind, path_kind::pcie);
+    EXPECT_EQ(degraded_pairs(facts), "0-1");
+}
+
+TEST(degraded, is_no_card_without_a_bridge_beside_those_with_one)
+{
+    auto facts = machine_named("a6000-bridged-x4");
+    kill_all(facts, 2);
+    kill_all(facts, 3);
+    part(facts, 2, 3);
+
+    EXPECT_EQ(degraded_pairs(facts), "");
+}
+
+TEST(degraded, is_no_pair_of_a_guest_that_has_a_part_of_a_mesh)
+{
+    const auto whole = machine_named("dgx1-v100");
+    for (size_t count = 2; count < 8; ++count) {
+        auto facts = whole;
+        facts.gpus.resize(count);
+        facts.pairs.assign(count * count, pair_facts());
+        for (size_t a = 0; a < count; ++a) {
+            for (size_t b = 0; b < count; ++b) {
+                facts.pair(a, b) = whole.pair(a, b);
+            }
+            for (int i = 0; i < 6; ++i) {
+                const auto end = facts.gpus[a].links[static_cast<size_t>(i)].remote_pci;
+                if (std::none_of(facts.gpus.begin(), facts.gpus.end(),
+                                 [&](const auto &gpu) { return gpu.pci == end; })) {
+                    kill_link(facts, a, i);
+                }
+            }
+        }
+        EXPECT_EQ(degraded_pairs(facts), "") << count;
+    }
+}
+
+TEST(degraded, is_a_bridge_whose_links_are_all_down)
+{
+    auto facts = machine_named("a6000-bridged-x4");
+    kill_all(facts, 0);
+    kill_all(facts, 1);
+
+    EXPECT_EQ(degraded_pairs(facts), "0-1");
+    EXPECT_THAT(graph(facts).path(0, 1).reason, HasSubstr("links are down"));
+}
+
+TEST(degraded, is_a_bridge_that_has_lost_one_link)
+{
+    for (const char *name : {"a6000-bridged-x4", "a6000-bridged-unreadable-x4"}) {
+        auto facts = machine_named(name);
+        kill_link(facts, 0, 2);
+        kill_link(facts, 1, 2);
+
+        EXPECT_EQ(degraded_pairs(facts), "0-1") << name;
+        EXPECT_THAT(graph(facts).path(0, 1).reason, HasSubstr("1 link is down"));
+        EXPECT_EQ(graph(facts).path(0, 1).links, 3);
+    }
+}
+
+// Four GPUs with four links for each pair: the count is regular.
+TEST(degraded, is_a_pair_with_fewer_links_than_all_others)
+{
+    std::string text = "machine mesh\n";
+    for (int gpu = 0; gpu < 4; ++gpu) {
+        text += "gpu " + std::to_string(gpu) + "\nuuid GPU-00000000-0000-0000-0000-00000000000" +
+                std::to_string(gpu + 1) + "\npci 1" + std::to_string(gpu) +
+                ":00.0\ncompute 8.0\npcie 4 16\n";
+        for (int peer = 0, at = 0; peer < 4; ++peer) {
+            if (peer != gpu) {
+                text += "links " + std::to_string(at) + "-" + std::to_string(at + 3) +
+                        " up version 3 speed 25000 remote gpu 1" + std::to_string(peer) + ":00.0\n";
+                at += 4;
+            }
+        }
+    }
+    text += std::string("pair * -> * ") + reached + "\n";
+    auto facts = machine_of(text);
+    kill_link(facts, 0, 4); // to 2
+    kill_link(facts, 2, 0); // to 0
+
+    EXPECT_EQ(degraded_pairs(facts), "0-2");
+    EXPECT_EQ(graph(facts).path(0, 2).links, 3);
+    kill_link(facts, 1, 8); // to 3, whose end is dead too
+    kill_link(facts, 3, 4);
+    EXPECT_EQ(degraded_pairs(facts), "0-2 1-3");
+}
+
+TEST(degraded, are_two_gpus_that_have_lost_all_their_links_to_a_switch)
+{
+    auto facts = machine_named("h100-x4-dead-links");
+    kill_all(facts, 2);
+    for (size_t other : {0, 1, 3}) {
+        part(facts, 2, other);
+    }
+
+    EXPECT_EQ(degraded_pairs(facts), "0-1 0-2 0-3 1-2 1-3 2-3");
+}
+
 TEST(judge, a_local_gpu_is_known_by_its_uuid)
 {
     const graph pairs(machine_named("dgx1-v100"));
