@@ -34,6 +34,9 @@ int assumed_links(int compute_major, int compute_minor) noexcept
         return compute_minor == 0 ? 1 : 2; // V100: six, one or two a pair outside of a DGX-2;
                                            // Turing: one bridge of two
     case 8:
+        if (compute_minor == 9) {
+            return 0; // L40S and its kind
+        }
         return compute_minor == 0 ? 12 : 4; // A100; a bridge of four on A6000 and A40
     case 9:
     case 10:

@@ -163,6 +163,41 @@ bool has_atomics_elsewhere(const gpu_facts &gpu)
     return gpu.coherent && gpu.compute_major < 9;
 }
 
+// Of a GPU that NVML answers about, no link means that it has none.
+bool links_are_known(const machine_facts &facts, const gpu_facts &gpu)
+{
+    return !gpu.links.empty() || (facts.nvml == nvml_state::present && gpu.nvml >= 0);
+}
+
+// What a lone GPU could do with a peer like itself: for estimates before any peer is known.
+pair_path lone_path(const gpu_facts &gpu, bool links_known)
+{
+    pair_path       path;
+    const link_sums sums = sum_links(gpu, std::string());
+
+    path.push_latency_s = push_latency_s;
+    path.pull_latency_s = pull_latency_s;
+    if (gpu.mig != mig_mode::disabled) {
+        path.reason = "MIG instances have no peer access";
+        return path;
+    }
+    path.links = links_known ? sums.up : assumed_links(gpu.compute_major, gpu.compute_minor);
+    if (path.links > 0) {
+        path.kind         = path_kind::nvlink;
+        path.push_bytes_s = path.links * sums.speed_mb_s * 1e6 * link_efficiency(sums.version);
+        path.pull_bytes_s = path.push_bytes_s;
+        path.reason       = text(links_known ? "%d NVLink%s up, no peer known"
+                                             : "taken for %d NVLink%s (not counted), no peer known",
+                           path.links, plural(path.links));
+    } else {
+        path.kind         = path_kind::pcie;
+        path.push_bytes_s = path.pull_bytes_s =
+            pcie_bytes_s(gpu.pcie_gen, gpu.pcie_width) * pcie_efficiency(pcie_level::unknown);
+        path.reason = "no NVLink, no peer known";
+    }
+    return path;
+}
+
 // One pair's decision; `a` runs the copy.
 class judgement {
 public:
@@ -196,6 +231,12 @@ private:
     bool denies_nvlink() const
     {
         return pair_.nvml_nvlink != p2p_status::unknown && !says_nvlink_;
+    }
+    // CUDA hides one of the two, and NVML did not answer: nobody can tell.
+    bool unasked() const
+    {
+        return !visible_to_cuda() && pair_.nvml_read == p2p_status::unknown &&
+               pair_.nvml_write == p2p_status::unknown;
     }
     bool nvml_allows() const
     {
@@ -242,7 +283,7 @@ bool judgement::refused()
             note(std::string("NVML: ") +
                  words(pair_.nvml_read == p2p_status::ok ? pair_.nvml_write : pair_.nvml_read));
         }
-    } else if (!visible_to_cuda() && !nvml_allows()) {
+    } else if (!visible_to_cuda() && !nvml_allows() && !unasked()) {
         note("CUDA hides the GPU from this process");
         note(std::string("NVML on peer access: ") + words(pair_.nvml_read));
     } else {
@@ -393,6 +434,13 @@ pair_path judgement::decide()
         path_.native_atomics = false;
         return path_;
     }
+    if (unasked()) {
+        path_        = lone_path(a_, links_are_known(facts_, a_));
+        path_.pcie   = pair_.pcie;
+        path_.reason = "CUDA hides the peer from this process and NVML does not say whether it is "
+                       "reached: taken for reached";
+        return path_;
+    }
     path_.push_latency_s = push_latency_s;
     path_.pull_latency_s = pull_latency_s;
     if (!direct() && !switched() && !by_hwloc() && !assumed()) {
@@ -418,33 +466,6 @@ pair_path same_gpu_path(const gpu_facts &)
     path.push_bytes_s = path.pull_bytes_s = 1e12; // 2 x H200: 1.05 TB/s at 4 MiB, more above
     path.push_latency_s = path.pull_latency_s = push_latency_s;
     path.reason                               = "one GPU";
-    return path;
-}
-
-// What a lone GPU could do with a peer like itself: for estimates before any peer is known.
-pair_path lone_path(const gpu_facts &gpu)
-{
-    pair_path       path;
-    const link_sums sums = sum_links(gpu, std::string());
-
-    path.push_latency_s = push_latency_s;
-    path.pull_latency_s = pull_latency_s;
-    if (gpu.mig != mig_mode::disabled) {
-        path.reason = "MIG instances have no peer access";
-        return path;
-    }
-    if (sums.up > 0) {
-        path.kind         = path_kind::nvlink;
-        path.links        = sums.up;
-        path.push_bytes_s = sums.up * sums.speed_mb_s * 1e6 * link_efficiency(sums.version);
-        path.pull_bytes_s = sums.up * sums.speed_mb_s * 1e6 * link_efficiency(sums.version);
-        path.reason       = text("%d NVLink%s up, no peer known", sums.up, plural(sums.up));
-    } else {
-        path.kind         = path_kind::pcie;
-        path.push_bytes_s = path.pull_bytes_s =
-            pcie_bytes_s(gpu.pcie_gen, gpu.pcie_width) * pcie_efficiency(pcie_level::unknown);
-        path.reason = "no NVLink, no peer known";
-    }
     return path;
 }
 
@@ -578,7 +599,7 @@ graph::graph(machine_facts facts) : facts_(std::move(facts))
     for (size_t a = 0; a < count; ++a) {
         best_of_.push_back(fastest_from(a));
         if (count == 1) {
-            best_of_[a] = lone_path(facts_.gpus[a]);
+            best_of_[a] = lone_path(facts_.gpus[a], links_are_known(facts_, facts_.gpus[a]));
         }
         if (facts_.gpus[a].cuda >= 0 && better(best_of_[a], best_)) {
             best_ = best_of_[a];
@@ -618,7 +639,15 @@ bool graph::atomics_everywhere() const noexcept
         any = true;
     }
     // Of a peer's GPU that nobody here can see, nobody can tell.
-    return any && ((facts_.nvml == nvml_state::present) || (size() > 1));
+    return any && (knows_all_gpus() || (size() > 1));
+}
+
+// NVML shows every GPU of the host, or of the container; if it shows none it is as good as missing.
+bool graph::knows_all_gpus() const noexcept
+{
+    return facts_.nvml == nvml_state::present &&
+           std::any_of(facts_.gpus.begin(), facts_.gpus.end(),
+                       [](const auto &gpu) { return gpu.nvml >= 0; });
 }
 
 pair_path graph::judge(size_t from, bool same_host, const gpu_identity &peer) const
@@ -633,15 +662,15 @@ pair_path graph::judge(size_t from, bool same_host, const gpu_identity &peer) co
         if (here >= 0) {
             return path(from, static_cast<size_t>(here));
         }
-        if (facts_.nvml == nvml_state::present) {
+        if (knows_all_gpus()) {
             return refusal(
                 "the peer's GPU is not visible in this container (neither to CUDA nor to "
                 "NVML), so its memory cannot be opened here");
         }
         // With one GPU visible each and no NVML nobody can tell; stock UCX would try as well.
-        pair_path path = size() > 1 ? best_of_[from] : lone_path(gpu);
+        pair_path path = best_of_[from];
         if (path.reachable()) {
-            path.reason = "CUDA hides the peer's GPU and NVML is missing: taken for as good as "
+            path.reason = "CUDA hides the peer's GPU and NVML is silent: taken for as good as "
                           "the best pair known";
         }
         return path;
@@ -651,12 +680,17 @@ pair_path graph::judge(size_t from, bool same_host, const gpu_identity &peer) co
     if (!missing.empty()) {
         return refusal("another host" + missing);
     }
-    pair_path path      = lone_path(gpu);
-    path.kind           = path.links > 0 ? path_kind::fabric : path_kind::none;
-    path.reason         = path.links > 0
-                              ? text("another host of the same fabric and clique, %d NVLinks", path.links)
-                              : "all NVLinks of this GPU are down";
-    path.native_atomics = path.links > 0;
+    // What is in a fabric has links, told or not.
+    const bool told = !gpu.links.empty();
+    pair_path  path = lone_path(gpu, told);
+    if (path.links == 0) {
+        return refusal("all NVLinks of this GPU are down");
+    }
+    path.kind           = path_kind::fabric;
+    path.native_atomics = true;
+    path.reason = text("another host of the same fabric and clique, %d NVLinks%s", path.links,
+                       told ? "" : " (not counted)");
+    note_dead_links(path, links_down(gpu));
     return path;
 }
 

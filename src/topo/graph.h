@@ -139,6 +139,7 @@ public:
     int find_cuda(int ordinal) const noexcept;
 
 private:
+    bool        knows_all_gpus() const noexcept;
     pair_path   fastest_from(size_t from) const;
     std::string fabric_refusal(size_t from, uint64_t cluster, uint32_t clique) const;
     std::string local_refusal(size_t from, uint64_t peer_gpu) const;

@@ -468,6 +468,83 @@ TEST(judge, without_nvml_a_stranger_on_this_host_gets_the_benefit_of_the_doubt)
     EXPECT_NEAR(path.push_bytes_s, 393e9, 2e9);
 }
 
+// The usual way of MPI: a process shows CUDA one GPU, and its container lacks NVML.
+TEST(judge, without_nvml_a_lone_gpu_has_the_links_of_its_kind)
+{
+    const struct {
+        const char *name;
+        double      least, most;
+    } machines[] = {{"h200-vm-x2", 390e9, 396e9},
+                    {"dgx-a100", 270e9, 290e9},
+                    {"l40s-pcie-x4", 5e9, 60e9},
+                    {"rtx4090-x4", 5e9, 60e9}};
+    for (const auto &machine : machines) {
+        auto facts = machine_named(machine.name);
+        facts.gpus.resize(1);
+        facts.pairs.resize(1);
+        gpu_identity stranger;
+        stranger.uuid[3] = 7;
+
+        facts.nvml = nvml_state::missing;
+        const graph pairs(facts);
+        const auto  path = pairs.judge(0, true, stranger);
+        EXPECT_GT(path.push_bytes_s, machine.least) << machine.name;
+        EXPECT_LT(path.push_bytes_s, machine.most) << machine.name;
+        EXPECT_EQ(pairs.best().push_bytes_s, path.push_bytes_s) << machine.name;
+        EXPECT_FALSE(pairs.atomics_everywhere());
+        // NVML is there, and shows no GPU.
+        facts.nvml         = nvml_state::present;
+        facts.gpus[0].nvml = facts_unknown;
+        facts.gpus[0].links.clear();
+        facts.gpus[0].pcie_gen = facts.gpus[0].pcie_width = facts_unknown;
+        const graph blind(facts);
+        EXPECT_EQ(blind.judge(0, true, stranger).push_bytes_s, path.push_bytes_s) << machine.name;
+        EXPECT_FALSE(blind.atomics_everywhere());
+    }
+}
+
+TEST(judge, a_hidden_peer_that_nvml_does_not_answer_about_is_taken_for_reached)
+{
+    auto facts         = machine_named("h200-vm-x2");
+    facts.gpus[1].cuda = facts_unknown;
+    for (auto &pair : facts.pairs) {
+        pair = pair_facts();
+    }
+    const graph pairs(facts);
+
+    EXPECT_TRUE(pairs.judge(0, true, pairs.identity(1)).over_nvlink());
+    EXPECT_NEAR(pairs.judge(0, true, pairs.identity(1)).push_bytes_s, 393e9, 2e9);
+    EXPECT_FALSE(pairs.atomics_everywhere());
+}
+
+TEST(judge, a_lone_gpu_whose_links_nvml_denies_has_none)
+{
+    auto facts = two_gpus("", "access yes");
+    facts.gpus.resize(1);
+    facts.pairs.resize(1);
+
+    EXPECT_EQ(graph(facts).best().kind, path_kind::pcie);
+}
+
+TEST(judge, dead_links_are_seen_between_hosts_too)
+{
+    const auto peer  = graph(machine_named("gb200-host-b")).identity(0);
+    auto       facts = machine_named("gb200-host-a");
+    kill_link(facts, 0, 3);
+    facts.gpus[1].links.clear();
+    kill_all(facts, 2);
+    const graph pairs(facts);
+
+    EXPECT_EQ(pairs.judge(0, false, peer).links, 17);
+    EXPECT_TRUE(pairs.judge(0, false, peer).degraded);
+    EXPECT_THAT(pairs.judge(0, false, peer).reason, HasSubstr("1 link is down"));
+    EXPECT_EQ(pairs.judge(1, false, peer).kind, path_kind::fabric);
+    EXPECT_EQ(pairs.judge(1, false, peer).links, 18);
+    EXPECT_FALSE(pairs.judge(1, false, peer).degraded);
+    EXPECT_THAT(pairs.judge(1, false, peer).reason, HasSubstr("not counted"));
+    EXPECT_FALSE(pairs.judge(2, false, peer).reachable());
+}
+
 TEST(judge, hosts_of_one_clique_reach_each_other)
 {
     const graph here(machine_named("gb200-host-a")), there(machine_named("gb200-host-b"));
