@@ -91,6 +91,14 @@ void check_nvml(machine_report &report)
     case nvml_state::present:
         check_silence(report);
         return;
+    case nvml_state::slow:
+        add(report, severity::slower,
+            "NVML is too slow to be asked everything: what is missing is taken from what the "
+            "driver says, and links may not be counted",
+            "see how long nvidia-smi takes and whether it shows every GPU; a GPU that has fallen "
+            "off the bus (dmesg, Xid 79) and a driver without persistence mode (nvidia-smi -pm 1) "
+            "make NVML slow");
+        return;
     case nvml_state::missing:
         add(report, severity::slower,
             "NVML (libnvidia-ml.so.1) is missing: pairs are judged by what the driver says alone, "

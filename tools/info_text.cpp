@@ -67,7 +67,7 @@ constexpr legend_entry legend[] = {
     {"!", "slower than this hardware is made for, see below"},
 };
 
-std::string link_summary(const gpu_facts &gpu)
+std::string link_summary(const gpu_facts &gpu, nvml_state nvml)
 {
     std::map<int, int> up; // by speed
     int                down = 0;
@@ -80,7 +80,9 @@ std::string link_summary(const gpu_facts &gpu)
         }
     }
     if (gpu.links.empty()) {
-        return gpu.cuda >= 0 && gpu.nvml < 0 ? "NVLinks not known" : "no NVLink";
+        const bool told =
+            gpu.mig == mig_mode::instance || (gpu.nvml >= 0 && nvml == nvml_state::present);
+        return told ? "no NVLink" : "NVLinks not known";
     }
     std::string text;
     for (const auto &[speed, count] : up) {
@@ -117,7 +119,7 @@ std::string machine_text(const machine_report &report)
         if (gpu.numa >= 0) {
             text += fmt::format("  NUMA {}", gpu.numa);
         }
-        text += "  " + link_summary(gpu);
+        text += "  " + link_summary(gpu, facts.nvml);
         if (gpu.cuda != static_cast<int>(i)) {
             text += gpu.cuda < 0 ? "  hidden from CUDA" : fmt::format("  CUDA {}", gpu.cuda);
         }

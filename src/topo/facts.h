@@ -29,6 +29,7 @@ constexpr int facts_unknown = -1;
 
 enum class nvml_state {
     present,
+    slow,    // its time was up before all was asked; what it did not answer is unknown
     missing, // no libnvidia-ml.so.1
     stub,    // the library is there, every call answers 12 (LIBRARY_NOT_FOUND)
     failing, // initialisation fails with machine_facts::nvml_code

@@ -15,9 +15,8 @@ template<typename T> struct word {
 };
 
 constexpr word<nvml_state> nvml_state_words[] = {
-    {"present", nvml_state::present},
-    {"missing", nvml_state::missing},
-    {"stub", nvml_state::stub},
+    {"present", nvml_state::present}, {"slow", nvml_state::slow},
+    {"missing", nvml_state::missing}, {"stub", nvml_state::stub},
     {"failing", nvml_state::failing},
 };
 

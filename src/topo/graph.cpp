@@ -104,6 +104,11 @@ const char *words(p2p_status status)
     return "it does not say why";
 }
 
+bool is_refusal(p2p_status status)
+{
+    return status != p2p_status::ok && status != p2p_status::unknown;
+}
+
 const char *words(pcie_level level)
 {
     switch (level) {
@@ -232,11 +237,19 @@ private:
     {
         return pair_.nvml_nvlink != p2p_status::unknown && !says_nvlink_;
     }
+    // The status that is a refusal, if one is.
+    p2p_status nvml_refusal() const
+    {
+        return is_refusal(pair_.nvml_read) ? pair_.nvml_read : pair_.nvml_write;
+    }
+    bool nvml_refuses() const
+    {
+        return is_refusal(pair_.nvml_read) || is_refusal(pair_.nvml_write);
+    }
     // CUDA hides one of the two, and NVML did not answer: nobody can tell.
     bool unasked() const
     {
-        return !visible_to_cuda() && pair_.nvml_read == p2p_status::unknown &&
-               pair_.nvml_write == p2p_status::unknown;
+        return !visible_to_cuda() && !nvml_allows() && !nvml_refuses();
     }
     bool nvml_allows() const
     {
@@ -280,12 +293,11 @@ bool judgement::refused()
     } else if (visible_to_cuda() && !pair_.peer_access) {
         note("the driver reports no peer access");
         if (pair_.nvml_read != p2p_status::unknown) {
-            note(std::string("NVML: ") +
-                 words(pair_.nvml_read == p2p_status::ok ? pair_.nvml_write : pair_.nvml_read));
+            note(std::string("NVML: ") + words(nvml_refusal()));
         }
-    } else if (!visible_to_cuda() && !nvml_allows() && !unasked()) {
+    } else if (!visible_to_cuda() && nvml_refuses()) {
         note("CUDA hides the GPU from this process");
-        note(std::string("NVML on peer access: ") + words(pair_.nvml_read));
+        note(std::string("NVML on peer access: ") + words(nvml_refusal()));
     } else {
         return false;
     }
@@ -448,9 +460,8 @@ pair_path judgement::decide()
     }
     if (!visible_to_cuda()) {
         note("CUDA hides the peer from this process, NVML allows the pair");
-    } else if (!nvml_allows() && pair_.nvml_read != p2p_status::unknown) {
-        note(std::string("NVML denies peer access (") +
-             words(pair_.nvml_read == p2p_status::ok ? pair_.nvml_write : pair_.nvml_read) +
+    } else if (nvml_refuses()) {
+        note(std::string("NVML denies peer access (") + words(nvml_refusal()) +
              "), the driver grants it and is believed");
     }
     return path_;
@@ -585,7 +596,7 @@ graph::graph(machine_facts facts) : facts_(std::move(facts))
 
     facts_.pairs.resize(count * count);
     best_.reason = "no GPU that it can reach";
-    if (facts_.nvml != nvml_state::present) {
+    if (facts_.nvml != nvml_state::present && facts_.nvml != nvml_state::slow) {
         forget_nvml(facts_);
     }
     paths_.reserve(count * count);

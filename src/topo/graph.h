@@ -85,7 +85,7 @@ class graph {
 public:
     graph() = default;
 
-    // What NVML would tell is forgotten unless facts.nvml is present. May throw std::bad_alloc
+    // What NVML would tell is forgotten unless facts.nvml is present or slow. May throw std::bad_alloc
     // only.
     explicit graph(machine_facts facts);
 

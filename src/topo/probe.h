@@ -17,8 +17,9 @@ enum class probe_depth {
 };
 
 // `cuda`: an initialised driver, or null where there is none. Needs no context and makes none.
-// Takes milliseconds; an NVML that is slow is given up on after two seconds, the rest of its
-// answers stays unknown. May throw std::bad_alloc only. Any thread.
+// Takes milliseconds. An NVML that is slow is given up on after two seconds and the call that is
+// then on its way, the rest of its answers stays unknown; a call that never returns holds the
+// caller. May throw std::bad_alloc only. Any thread.
 machine_facts probe_machine(const cuda_api *cuda, probe_depth depth);
 
 } // namespace nvl

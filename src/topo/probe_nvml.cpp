@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What NVML answers. Every call may fail, alone or all of them, or take long: the answer then
-// stays unknown and nothing else changes.
+// stays unknown and nothing else changes. A call that has begun cannot be given up, so that one
+// that never returns holds the process; for that NVML would need a thread of its own.
 
 #include "topo/probe_parts.h"
 
@@ -19,16 +20,20 @@ namespace {
 
 using steady = std::chrono::steady_clock;
 
-// An NVML that needs longer than this for all its answers is broken (seconds a call are reported
-// from machines with a lost GPU); a healthy one needs some milliseconds.
+// No call is begun after this time, which includes nvmlInit. An NVML that needs longer for all its
+// answers is broken (seconds a call are reported from machines with a lost GPU); a healthy one
+// needs some milliseconds.
 constexpr auto patience = std::chrono::seconds(2);
+
+// Not asked, since time was up. No code of NVML's is negative.
+constexpr nvml_return too_late = -1;
 
 constexpr unsigned links_at_most = 18; // of a GPU whose NVML cannot count them
 
 class nvml_probe {
 public:
-    nvml_probe(const nvml_session &nvml, machine_facts &facts)
-        : nvml_(nvml), facts_(facts), deadline_(steady::now() + patience)
+    nvml_probe(const nvml_session &nvml, machine_facts &facts, steady::time_point deadline)
+        : nvml_(nvml), facts_(facts), deadline_(deadline)
     {
     }
 
@@ -38,10 +43,19 @@ private:
     // Calls unless NVML lacks the function or time is up.
     template<typename F, typename... Args> nvml_return ask(F function, Args... args) const
     {
-        if (function == nullptr || steady::now() > deadline_) {
+        if (function == nullptr) {
             return nvml_not_supported;
         }
+        if (steady::now() > deadline_) {
+            facts_.nvml = nvml_state::slow;
+            return too_late;
+        }
         return function(args...);
+    }
+
+    bool is_cut() const
+    {
+        return facts_.nvml == nvml_state::slow;
     }
 
     bool       find_gpu(unsigned index, nvml_device device);
@@ -299,6 +313,10 @@ void nvml_probe::ask_links(gpu_facts &gpu, nvml_device device) const
         if (ask_link(device, index, link)) {
             gpu.links.push_back(link);
         }
+        if (is_cut()) { // a part of the links would be taken for all of them
+            gpu.links.clear();
+            return;
+        }
     }
     ask_speeds(gpu, device);
 }
@@ -317,13 +335,18 @@ p2p_status nvml_probe::ask_p2p(size_t a, size_t b, int capability) const
 
 void nvml_probe::ask_pair(size_t a, size_t b)
 {
-    pair_facts &pair  = facts_.pair(a, b);
-    int         level = 0;
+    pair_facts      &pair   = facts_.pair(a, b);
+    const pair_facts before = pair;
+    int              level  = 0;
 
     pair.nvml_read    = ask_p2p(a, b, nvml_p2p_read);
     pair.nvml_write   = ask_p2p(a, b, nvml_p2p_write);
     pair.nvml_nvlink  = ask_p2p(a, b, nvml_p2p_nvlink);
     pair.nvml_atomics = ask_p2p(a, b, nvml_p2p_atomics);
+    if (is_cut()) { // a part of them would be taken for more than it says
+        pair = before;
+        return;
+    }
     if (ask(nvml_->nvmlDeviceGetTopologyCommonAncestor, devices_[a], devices_[b], &level) ==
         nvml_success) {
         pair.pcie = static_cast<pcie_level>(level);
@@ -366,6 +389,7 @@ void nvml_probe::run()
 
 void probe_nvml(machine_facts &facts)
 {
+    const auto         deadline = steady::now() + patience;
     const nvml_session nvml;
 
     switch (nvml.presence()) {
@@ -383,7 +407,7 @@ void probe_nvml(machine_facts &facts)
         break;
     }
     facts.nvml = nvml_state::present;
-    nvml_probe(nvml, facts).run();
+    nvml_probe(nvml, facts, deadline).run();
 }
 
 } // namespace nvl

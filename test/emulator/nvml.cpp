@@ -69,6 +69,7 @@ nvml_return start_code(const machine_facts &facts)
     }
     switch (facts.nvml) {
     case nvml_state::present:
+    case nvml_state::slow:
         return nvml_success;
     case nvml_state::failing:
         return facts.nvml_code;

@@ -194,6 +194,15 @@ TEST(graph, native_atomics_tell_nothing_on_coherent_hosts_of_old)
     EXPECT_EQ(graph(facts).path(0, 1).kind, path_kind::nvlink);
 }
 
+TEST(graph, an_nvml_status_that_is_missing_is_no_denial)
+{
+    const auto path =
+        path_of(two_gpus("links 0-17 up version 4 speed 26562 remote switch 07:00.0\n",
+                         "access yes atomics yes nvml_read ok"));
+
+    EXPECT_THAT(path.reason, ::testing::Not(HasSubstr("denies")));
+}
+
 TEST(graph, the_driver_is_believed_when_it_denies_peer_access)
 {
     const auto path = path_of(two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n",

@@ -199,11 +199,42 @@ TEST(probe_nvml, is_reached_by_the_planned_faults)
 TEST(probe_nvml, that_is_slow_is_given_up_on)
 {
     const auto start = std::chrono::steady_clock::now();
-    expect_all_over_nvlink(probed("h200-vm-x2", "NVL_EMU_FAULTS='nvml*=sleep300000'"), "slow");
+    const auto found = probed("h200-vm-x2", "NVL_EMU_FAULTS='nvml*=sleep300000'");
+    expect_all_over_nvlink(found, "slow");
+    EXPECT_EQ(found.nvml, nvml_state::slow);
 
     EXPECT_GT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
     // Two seconds of patience, the calls that are on their way, and the process itself.
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+// Wherever time is up: in the links of the first GPU, of the second, between the pairs.
+TEST(probe_nvml, that_is_slow_takes_no_link_away)
+{
+    const auto peer = graph(machine_named("h200-vm-x2")).identity(1);
+
+    for (int sleep_us : {16000, 18000, 20000, 23000, 40000, 100000}) {
+        const std::string rule  = fmt::format("NVL_EMU_FAULTS='nvml*=sleep{}'", sleep_us);
+        const auto        found = probed("h200-vm-x2", rule);
+        const graph       pairs(found);
+        expect_all_over_nvlink(found, rule);
+        EXPECT_EQ(pairs.path(0, 1).links, 18) << rule;
+        EXPECT_EQ(pairs.path(1, 0).links, 18) << rule;
+        EXPECT_EQ(found.nvml, nvml_state::slow) << rule;
+
+        const graph alone(probed("h200-vm-x2", rule + " CUDA_VISIBLE_DEVICES=0"));
+        EXPECT_GT(alone.judge(0, true, peer).push_bytes_s, 390e9)
+            << rule << ": " << alone.judge(0, true, peer).reason;
+    }
+}
+
+TEST(probe_nvml, whose_start_is_slow_is_given_up_on)
+{
+    const auto found = probed("h200-vm-x2", "NVL_EMU_FAULTS=nvmlInit_v2=sleep2200000");
+
+    expect_all_over_nvlink(found, "slow start");
+    EXPECT_EQ(found.nvml, nvml_state::slow);
+    EXPECT_EQ(found.gpus[0].nvml, facts_unknown);
 }
 
 TEST(probe_cuda, by_index_and_by_uuid_is_the_process_s_order)
