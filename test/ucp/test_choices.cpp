@@ -21,6 +21,7 @@
 #include <sstream>
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -349,6 +350,18 @@ golden read_golden(const fs::path &path)
     return known;
 }
 
+// Keys that are written down and that no run gives any more: a setting or a kind of pair that is gone.
+std::vector<std::string> stale_keys(const golden &written, const golden &found)
+{
+    std::vector<std::string> stale;
+    for (const auto &[key, text] : written) {
+        if (found.count(key) == 0) {
+            stale.push_back(key);
+        }
+    }
+    return stale;
+}
+
 // What a golden file has blocks for: "0 -> 1" and "nvlink x2".
 using block_name = std::pair<std::string, std::string>;
 
@@ -526,6 +539,9 @@ TEST_P(machine, gets_the_choices_that_are_written_down)
             }
         }
     }
+    if (full && !update_g) {
+        EXPECT_THAT(stale_keys(wanted, found), testing::IsEmpty()) << "run with UPDATE_GOLDEN=1";
+    }
     if (update_g) {
         std::vector<block_name> blocks;
         for (const gpu_pair &pair : pairs) {
@@ -533,6 +549,16 @@ TEST_P(machine, gets_the_choices_that_are_written_down)
         }
         write_golden(path, "two GPUs of this machine", blocks, found);
     }
+}
+
+TEST(golden_choices, that_no_run_gives_any_more_are_named)
+{
+    const golden found  = {{"0 -> 1 | all", "  put"}};
+    golden       wanted = found;
+    EXPECT_THAT(stale_keys(wanted, found), testing::IsEmpty());
+    wanted["0 -> 7 | all"] = "  put";
+    wanted["0 -> 1 | old"] = "  put";
+    EXPECT_THAT(stale_keys(wanted, found), testing::ElementsAre("0 -> 1 | old", "0 -> 7 | all"));
 }
 
 // ---- two hosts of one fabric ---------------------------------------------------------------------------------------
@@ -590,6 +616,9 @@ TEST(two_hosts, get_the_choices_that_are_written_down)
                 EXPECT_EQ(found[key], golden_text->second) << key;
             }
         }
+    }
+    if (full && !update_g) {
+        EXPECT_THAT(stale_keys(wanted, found), testing::IsEmpty()) << "run with UPDATE_GOLDEN=1";
     }
     if (update_g) {
         write_golden(path, "two hosts of one fabric, by the kind of memory", blocks, found);
