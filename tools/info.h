@@ -88,6 +88,7 @@ std::string svg_picture(const machine_report &report);
 // Helpers of the texts.
 std::string gb_s(double bytes_per_s);                     // "393.5"
 std::string short_name(const gpu_facts &gpu);             // without the vendor
+std::string valid_utf8(const std::string &text);          // "?" for what is not
 std::string list_text(const std::vector<size_t> &sorted); // "0-3,7"
 
 } // namespace nvl

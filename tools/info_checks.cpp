@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <map>
 #include <set>
+#include <sstream>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -254,9 +255,36 @@ void check_visibility(machine_report &report)
 // How far a measured rate may be from the estimate without being worth a word.
 constexpr double estimate_tolerance = 0.10;
 
-bool has_word(const std::string &list, const std::string &word)
+// What UCX_TLS names, without the "^" of a list of those to leave out.
+std::vector<std::string> transport_names(const std::string &list)
 {
-    return ("," + list + ",").find("," + word + ",") != std::string::npos;
+    std::vector<std::string> names;
+    std::istringstream       words(list[0] == '^' ? list.substr(1) : list);
+
+    for (std::string word; std::getline(words, word, ',');) {
+        names.push_back(word);
+    }
+    return names;
+}
+
+// By a backslash UCX takes a name as it stands, and not for a group.
+bool is_transport(const std::string &name, const std::string &transport)
+{
+    return name == transport || name == "\\" + transport;
+}
+
+// Does the name stand for a transport with active messages? cma and knem have none.
+bool carries_messages(const std::string &name)
+{
+    static const std::set<std::string> transports = {"posix",    "sysv",    "xpmem",    "tcp",
+                                                     "self",     "rc_mlx5", "rc_verbs", "ud_mlx5",
+                                                     "ud_verbs", "dc_mlx5", "srd"};
+    static const std::set<std::string> groups     = {"sm", "shm",  "mm",   "ib",   "rc",   "ud",
+                                                     "dc", "rc_x", "rc_v", "ud_x", "ud_v", "dc_x"};
+    const bool                         explicitly = name[0] == '\\';
+
+    return transports.count(explicitly ? name.substr(1) : name) != 0 ||
+           (!explicitly && groups.count(name) != 0);
 }
 
 // UCX_TLS as the user has set it: does it let the transport in?
@@ -267,26 +295,31 @@ void check_transport_list(machine_report &report)
     if (set == nullptr || *set == '\0') {
         return;
     }
-    const std::string list = set;
-    if (list[0] == '^' ? has_word(list.substr(1), "nvlink")
-                       : !has_word(list, "nvlink") && !has_word(list, "all")) {
-        add(report, severity::broken, fmt::format("UCX_TLS={} leaves nvlink out", list),
-            list[0] == '^' ? "take nvlink out of the list" : "add nvlink to the list");
-    } else if (list[0] != '^' && !has_word(list, "all") &&
-               list.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789,") ==
-                   std::string::npos) {
-        std::set<std::string> messages = {"sm",   "shm",  "mm",   "sysv", "posix", "cma",
-                                          "tcp",  "self", "ib",   "rc",   "ud",    "dc",
-                                          "rc_x", "rc_v", "ud_x", "ud_v", "dc_x"};
-        const bool            carries  = std::any_of(messages.begin(), messages.end(),
-                                                     [&](const auto &word) { return has_word(list, word); });
-        if (!carries) {
-            add(report, severity::broken,
-                fmt::format("UCX_TLS={} names no transport that carries messages: UCX makes no "
-                            "endpoint with it",
-                            list),
-                "add sm (one host) or tcp");
+    const std::string list  = set;
+    const auto        names = transport_names(list);
+    const auto        named = std::any_of(names.begin(), names.end(),
+                                          [](const auto &name) { return is_transport(name, "nvlink"); });
+    if (list[0] == '^') {
+        if (named) {
+            add(report, severity::broken, fmt::format("UCX_TLS={} leaves nvlink out", list),
+                "take nvlink out of the list");
         }
+        return;
+    }
+    if (std::find(names.begin(), names.end(), "all") != names.end()) {
+        return;
+    }
+    if (!named) {
+        add(report, severity::broken, fmt::format("UCX_TLS={} leaves nvlink out", list),
+            "add nvlink to the list");
+    } else if (list.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789,\\") ==
+                   std::string::npos &&
+               std::none_of(names.begin(), names.end(), carries_messages)) {
+        add(report, severity::broken,
+            fmt::format("UCX_TLS={} names no transport that carries messages: UCX makes no "
+                        "endpoint with it",
+                        list),
+            "add sm (one host) or tcp");
     }
 }
 

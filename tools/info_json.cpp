@@ -17,7 +17,7 @@ std::string quote(const std::string &text)
 {
     std::string out = "\"";
 
-    for (char c : text) {
+    for (char c : valid_utf8(text)) {
         const unsigned char byte = static_cast<unsigned char>(c);
         if (c == '"' || c == '\\') {
             out += '\\';

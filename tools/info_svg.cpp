@@ -53,7 +53,7 @@ std::string escape(const std::string &text)
 {
     std::string out;
 
-    for (char c : text) {
+    for (char c : valid_utf8(text)) {
         switch (c) {
         case '<':
             out += "&lt;";
@@ -64,8 +64,8 @@ std::string escape(const std::string &text)
         case '&':
             out += "&amp;";
             break;
-        default:
-            out += c;
+        default: // XML has no control characters
+            out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
         }
     }
     return out;

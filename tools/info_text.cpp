@@ -322,6 +322,49 @@ std::string gb_s(double bytes_per_s)
     return value < 100 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value);
 }
 
+namespace {
+
+// The bytes of the character that begins the text, 0 if it is none.
+size_t utf8_length(std::string_view text)
+{
+    const auto   lead   = static_cast<unsigned char>(text[0]);
+    const size_t length = lead < 0x80                   ? 1
+                          : lead >= 0xc2 && lead < 0xe0 ? 2
+                          : lead >= 0xe0 && lead < 0xf0 ? 3
+                          : lead >= 0xf0 && lead < 0xf5 ? 4
+                                                        : 0;
+    uint32_t     value  = lead & (0xffu >> (length + 1));
+
+    if (length < 2 || text.size() < length) {
+        return length == 1 ? 1 : 0;
+    }
+    for (size_t i = 1; i < length; ++i) {
+        const auto byte = static_cast<unsigned char>(text[i]);
+        if ((byte & 0xc0) != 0x80) {
+            return 0;
+        }
+        value = value << 6 | (byte & 0x3f);
+    }
+    // Longer than it need be, half of a pair of UTF-16, above the last.
+    const bool odd = (length == 3 && value < 0x800) || (length == 4 && value < 0x10000) ||
+                     (value >= 0xd800 && value < 0xe000) || value > 0x10ffff;
+    return odd ? 0 : length;
+}
+
+} // namespace
+
+std::string valid_utf8(const std::string &text)
+{
+    std::string out;
+
+    for (std::string_view rest = text; !rest.empty();) {
+        const size_t length = utf8_length(rest);
+        out += length == 0 ? "?" : rest.substr(0, length);
+        rest.remove_prefix(std::max<size_t>(length, 1));
+    }
+    return out;
+}
+
 std::string short_name(const gpu_facts &gpu)
 {
     static constexpr std::string_view vendor = "NVIDIA ";

@@ -181,6 +181,9 @@ bool parse_options(int argc, char **argv, options &chosen)
     if (chosen.measure && !chosen.from.empty()) {
         throw usage_error{"--measure needs the machine itself, not --from"};
     }
+    if ((chosen.json ? 1 : 0) + (chosen.dump == "-" ? 1 : 0) + (chosen.svg == "-" ? 1 : 0) > 1) {
+        throw usage_error{"only one of --json, --dump - and --svg - can have standard output"};
+    }
     return true;
 }
 

@@ -155,8 +155,14 @@ uint64_t bytes(std::string_view text)
     return number<uint64_t>(text, 0, 1ull << 50);
 }
 
+// Where the driver could not tell.
+constexpr std::string_view not_told = "unknown";
+
 std::string pci(std::string_view text)
 {
+    if (text == not_told) {
+        return {};
+    }
     std::string normal = pci_normal(text);
     if (normal.empty()) {
         fail(quoted(text) + " is not a PCI address");
@@ -169,6 +175,9 @@ std::string uuid(std::string_view text, std::string_view prefix)
     static constexpr std::string_view form = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
     std::string                       lower(text);
 
+    if (text == not_told) {
+        return {};
+    }
     for (size_t i = prefix.size(); i < lower.size(); ++i) {
         lower[i] = static_cast<char>(std::tolower(static_cast<unsigned char>(lower[i])));
     }
@@ -254,8 +263,9 @@ private:
     void read_pair_keys(pair_facts &pair, line_words words);
     void check_machine() const;
 
-    machine_facts facts_;
-    bool          pairs_begun_ = false;
+    machine_facts    facts_;
+    bool             pairs_begun_ = false;
+    std::set<size_t> uuids_, pcis_; // GPUs that have the key, by their number from 1
 };
 
 void parser::read_source(line_words &words)
@@ -369,8 +379,10 @@ bool parser::gpu_key(std::string_view key, line_words &words)
         gpu.nvml = number_or_hidden(words.next("an index"), facts_max_gpus - 1);
     } else if (key == "uuid") {
         gpu.uuid = uuid(words.next("a UUID"), "GPU-");
+        uuids_.insert(facts_.gpus.size());
     } else if (key == "pci") {
         gpu.pci = pci(words.next("a PCI address"));
+        pcis_.insert(facts_.gpus.size());
     } else if (key == "name") {
         gpu.name = words.remainder("a name");
     } else if (key == "compute") {
@@ -392,8 +404,9 @@ bool parser::gpu_key(std::string_view key, line_words &words)
     } else if (key == "mig") {
         gpu.mig = choice(words.next("a mode"), mig_mode_words);
         if (gpu.mig == mig_mode::instance) {
-            gpu.mig_uuid   = uuid(words.next("a UUID"), "MIG-");
-            gpu.mig_parent = number(words.next("the parent's position"), 0, facts_max_gpus - 1);
+            gpu.mig_uuid = uuid(words.next("a UUID"), "MIG-");
+            gpu.mig_parent =
+                number(words.next("the parent's position"), facts_unknown, facts_max_gpus - 1);
         }
     } else if (key == "virtualization") {
         gpu.virt = choice(words.next("a mode"), virtualization_words);
@@ -538,11 +551,13 @@ void parser::check_machine() const
         fail("the machine has no name");
     }
     for (const auto &gpu : facts_.gpus) {
-        const std::string who = "gpu " + std::to_string(&gpu - facts_.gpus.data());
-        if (gpu.uuid.empty() || gpu.pci.empty()) {
+        const auto        position = static_cast<size_t>(&gpu - facts_.gpus.data());
+        const std::string who      = "gpu " + std::to_string(position);
+        if (uuids_.count(position + 1) == 0 || pcis_.count(position + 1) == 0) {
             fail(who + " has no uuid or no pci");
         }
-        if (!uuids.insert(gpu.mig == mig_mode::instance ? gpu.mig_uuid : gpu.uuid).second) {
+        const std::string &id = gpu.mig == mig_mode::instance ? gpu.mig_uuid : gpu.uuid;
+        if (!id.empty() && !uuids.insert(id).second) {
             fail(who + " has the UUID of another one");
         }
         if (gpu.cuda >= 0 && !ordinals.insert(gpu.cuda).second) {

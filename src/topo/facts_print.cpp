@@ -55,6 +55,21 @@ std::string number_or_hidden(int value)
     return value >= 0 ? std::to_string(value) : std::string("hidden");
 }
 
+// An empty word could not be read back.
+const char *word_or_unknown(const std::string &word)
+{
+    return word.empty() ? "unknown" : word.c_str();
+}
+
+// On one line.
+std::string one_line(std::string text)
+{
+    for (char &c : text) {
+        c = static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+    }
+    return text;
+}
+
 void print_machine(std::string &out, const machine_facts &facts)
 {
     append(out, "machine %s\n", facts.machine.c_str());
@@ -128,10 +143,10 @@ void print_fabric(std::string &out, const fabric_facts &fabric)
 void print_gpu(std::string &out, const gpu_facts &gpu, size_t position)
 {
     append(out, "\ngpu %zu\n    cuda %s\n    nvml %s\n    uuid %s\n    pci %s\n", position,
-           number_or_hidden(gpu.cuda).c_str(), number_or_hidden(gpu.nvml).c_str(), gpu.uuid.c_str(),
-           gpu.pci.c_str());
+           number_or_hidden(gpu.cuda).c_str(), number_or_hidden(gpu.nvml).c_str(),
+           word_or_unknown(gpu.uuid), word_or_unknown(gpu.pci));
     if (!gpu.name.empty()) {
-        append(out, "    name %s\n", gpu.name.c_str());
+        out += "    name " + one_line(gpu.name) + "\n";
     }
     if (gpu.compute_major > 0) {
         append(out, "    compute %d.%d\n", gpu.compute_major, gpu.compute_minor);
@@ -144,7 +159,7 @@ void print_gpu(std::string &out, const gpu_facts &gpu, size_t position)
     }
     append(out, "    mig %s", to_text(gpu.mig));
     if (gpu.mig == mig_mode::instance) {
-        append(out, " %s %d", gpu.mig_uuid.c_str(), gpu.mig_parent);
+        append(out, " %s %d", word_or_unknown(gpu.mig_uuid), gpu.mig_parent);
     }
     append(out, "\n    virtualization %s\n", to_text(gpu.virt));
     print_fabric(out, gpu.fabric);

@@ -54,7 +54,7 @@ void ask_identity(const cuda_api &cuda, CUdevice device, gpu_facts &gpu)
     // The driver's names for instances are like "NVIDIA H100 80GB HBM3 MIG 3g.40gb".
     if (gpu.name.find(" MIG ") != std::string::npos) {
         gpu.mig      = mig_mode::instance;
-        gpu.mig_uuid = "MIG-" + gpu.uuid.substr(std::min<size_t>(4, gpu.uuid.size()));
+        gpu.mig_uuid = gpu.uuid.empty() ? "" : "MIG-" + gpu.uuid.substr(4);
     }
 }
 

@@ -135,7 +135,7 @@ bool nvml_probe::find_gpu(unsigned index, nvml_device device)
     for (auto &gpu : facts_.gpus) {
         if (mig != 0 && gpu.pci == address && gpu.nvml < 0) {
             gpu.mig        = mig_mode::instance;
-            gpu.mig_uuid   = "MIG-" + gpu.uuid.substr(std::min<size_t>(4, gpu.uuid.size()));
+            gpu.mig_uuid   = gpu.uuid.empty() ? "" : "MIG-" + gpu.uuid.substr(4);
             gpu.mig_parent = position;
             gpu.uuid       = uuid;
         }

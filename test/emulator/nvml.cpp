@@ -657,7 +657,7 @@ NVML_API(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, (nvml_device device, nvml
 {
     auto            &state = devices();
     const gpu_facts *gpu   = gpu_of(device);
-    if (gpu == nullptr || out == nullptr || gpu->mig != mig_mode::instance) {
+    if (gpu == nullptr || out == nullptr || gpu->mig != mig_mode::instance || gpu->mig_parent < 0) {
         return nvml_invalid_argument;
     }
     *out = &state.devices[static_cast<size_t>(gpu->mig_parent)];
