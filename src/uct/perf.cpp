@@ -17,7 +17,9 @@ namespace {
 // more than a quarter of the fastest one's figure (UCX_MULTI_LANE_MAX_RATIO), so
 // that two true links of 24 GB/s would share each message with a network card. A
 // quarter of this is above a port of 800 Gb/s. It also outbids cuda_ipc, which says
-// up to 839 GB/s of any pair but 5.8 us where we say 4.
+// up to 839 GB/s of any pair but 5.8 us where we say 4. It holds where all pairs are on
+// PCIe too: with the true 25 GB/s of two L40S, put and get went to cuda_ipc, or to the
+// card of 50 GB/s, which also took 69 % of each rendezvous (test/machines/*.choices).
 constexpr double least_bid = 500e9;
 
 // Of the overhead of a put; the rest is the local buffer's. UCP's choice between the two
