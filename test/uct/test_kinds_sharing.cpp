@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <random>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -472,6 +473,46 @@ TEST(kind_in_containers, is_shared_through_a_folder_between_network_namespaces)
         }
     }
     EXPECT_EQ(rmdir(folder), 0) << "the sockets are gone with their processes";
+}
+
+// An export has a file for peers to read; the application wants to open files of its own.
+TEST(kind_with_many_exports, leaves_descriptors_to_the_application)
+{
+    NVL_NEEDS_EMULATOR();
+    constexpr size_t chunk = 2u << 20, chunks = 32, most = 400;
+    entity           here;
+    any_memory       mine(memory_kind::vmm_chunks, 1, chunks * chunk);
+    rlimit           before{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    rlimit few{most, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+
+    // No range is part of one before it: each has an export.
+    std::vector<std::unique_ptr<registered>> all;
+    bytes                                    last;
+    for (size_t length = 1; length <= chunks; ++length) {
+        for (size_t first = 0; first + length <= chunks; ++first) {
+            all.push_back(
+                std::make_unique<registered>(here, mine.address() + first * chunk, length * chunk));
+            last = all.back()->key();
+        }
+    }
+    uint64_t used = count_open_fds();
+    int      own  = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    EXPECT_GE(own, 0) << "all descriptors are taken";
+    if (own >= 0) {
+        close(own);
+    }
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_LE(used, most * 3 / 4);
+
+    // What has no file is reached over the socket.
+    peer_side far;
+    uint64_t  theirs = far.allocate(0, size);
+    bytes     source = random_bytes(size, 6);
+    far.write(theirs, 0, source);
+    ASSERT_EQ(far.put(theirs, size, here.address(), mine.address() + chunk, last), UCS_OK);
+    EXPECT_EQ(difference(source, mine.read(chunk, size)), "");
 }
 
 namespace {
