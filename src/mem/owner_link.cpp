@@ -22,6 +22,10 @@
 #ifndef SYS_pidfd_getfd
 #define SYS_pidfd_getfd 438
 #endif
+// Linux 6.5.
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
 
 namespace nvl {
 
@@ -60,6 +64,14 @@ unique_fd connect_to(uint64_t token, const std::string &folder, std::string *why
         return {};
     }
     return made;
+}
+
+// The process at the other end, whatever its number here; empty from an older kernel.
+unique_fd process_behind(int socket) noexcept
+{
+    int       fd   = -1;
+    socklen_t size = sizeof(fd);
+    return unique_fd(getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0 ? fd : -1);
 }
 
 // The answer's head and bytes; the descriptors follow.
@@ -158,7 +170,8 @@ try {
         std::vector<unique_fd> fds;
         if (socket && ask(socket.get(), question, &head, &none, &why) && (head.fd_count == 1) &&
             descriptor_receive_fds(socket.get(), 1, &fds)) {
-            made->page_ = life_view::map(std::move(fds[0]), owner.token);
+            made->page_    = life_view::map(std::move(fds[0]), owner.token);
+            made->process_ = process_behind(socket.get());
         }
         if (!made->page_) {
             NVL_DEBUG("no page of what is alive in process %u: %s", owner.pid, why.c_str());
@@ -273,8 +286,8 @@ ucs_status_t owner_link::fetch(uint64_t serial, fetched_record *got, std::string
 bool owner_link::is_gone() const noexcept
 {
     // A pidfd is readable once the process has ended.
-    pollfd process{pidfd_.get(), POLLIN, 0};
-    return pidfd_ && (poll(&process, 1, 0) == 1);
+    pollfd process{(pidfd_ ? pidfd_ : process_).get(), POLLIN, 0};
+    return (process.fd >= 0) && (poll(&process, 1, 0) == 1);
 }
 
 } // namespace nvl

@@ -76,7 +76,8 @@ private:
 
     process_identity           owner_;
     std::string                folder_;
-    unique_fd                  pidfd_;
+    unique_fd                  pidfd_;   // by the owner's number
+    unique_fd                  process_; // by the socket: says when it ends, and no more
     std::unique_ptr<life_view> page_;
 };
 

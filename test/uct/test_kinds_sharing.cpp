@@ -447,6 +447,24 @@ TEST(kind_in_containers, is_shared_between_processes_that_are_both_number_1)
     EXPECT_NE(one.put(from, size, two.address(), plain, two.key(plain)), UCS_OK);
 }
 
+// Nobody tells of the end of a process that has another number here; its memory is let go of all the same.
+TEST(kind_in_containers, is_let_go_of_when_its_owner_dies)
+{
+    const std::vector<std::string> container = unshare_words("-Ur");
+    if (!may_unshare(container)) {
+        GTEST_SKIP() << "this user may not make PID namespaces";
+    }
+    NVL_NEEDS_EMULATOR();
+    entity here;
+    for (memory_kind kind : {memory_kind::vmm_fd, memory_kind::vmm_chunks}) {
+        peer_side far({}, container);
+        EXPECT_EQ(try_unpack(far.key(far.allocate_kind(kind, 1, size))), UCS_OK);
+        EXPECT_GT(live_imports(), 0) << "kept for the next key";
+        far.kill();
+        EXPECT_TRUE(comes_true([] { return live_imports() == 0; })) << to_text(kind);
+    }
+}
+
 // With network namespaces of their own as well, a folder that both see takes the place of the abstract name.
 TEST(kind_in_containers, is_shared_through_a_folder_between_network_namespaces)
 {
