@@ -567,7 +567,7 @@ TEST(kind_of_a_stranger, is_refused)
         uint64_t token = 0, serial = 0;
     } question;
     std::memcpy(&question.token, packed.data() + 24, sizeof(question.token));
-    std::memcpy(&question.serial, packed.data() + 72, sizeof(question.serial));
+    std::memcpy(&question.serial, packed.data() + 32, sizeof(question.serial));
     struct {
         uint32_t magic;
         int32_t  status;
