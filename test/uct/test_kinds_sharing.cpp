@@ -465,6 +465,28 @@ TEST(kind_in_containers, is_let_go_of_when_its_owner_dies)
     }
 }
 
+// On a kernel that tells nothing of the process behind a socket the name is asked.
+TEST(kind_in_containers, is_let_go_of_when_its_owner_dies_on_an_older_kernel)
+{
+    const std::vector<std::string> container = unshare_words("-Ur");
+    if (!may_unshare(container)) {
+        GTEST_SKIP() << "this user may not make PID namespaces";
+    }
+    NVL_NEEDS_EMULATOR();
+    peer_side opener({"NVL_TEST_REFUSE_PIDFD=1"}), owner({}, container);
+    uint64_t  from = opener.allocate(0, size),
+             to    = owner.allocate_kind(memory_kind::vmm_fd, 1, size);
+    ASSERT_EQ(opener.put(from, size, owner.address(), to, owner.key(to)), UCS_OK);
+    usleep(1500000);
+    EXPECT_EQ(opener.calls_made("cuMemUnmap"), 0u) << "it lives";
+    owner.kill();
+    uint64_t closed = 0;
+    EXPECT_TRUE(comes_true([&] {
+        closed += opener.calls_made("cuMemUnmap");
+        return closed != 0;
+    }));
+}
+
 // With network namespaces of their own as well, a folder that both see takes the place of the abstract name.
 TEST(kind_in_containers, is_shared_through_a_folder_between_network_namespaces)
 {
