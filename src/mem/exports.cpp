@@ -19,7 +19,7 @@ namespace nvl {
 
 namespace {
 
-// Descriptors that exports hold, of the whole process.
+// Descriptors that exports hold, handles and files, of the whole process.
 std::atomic<size_t> fds_held_g{0};
 
 // Entries whose object is gone, when there are many.
@@ -96,6 +96,9 @@ exported::~exported()
     // the descriptors' numbers may mean something else.
     life_page::own(key_.owner.token).end(key_.serial);
     home_.forget(*this);
+    if (record_file_) {
+        --fds_held_g;
+    }
 }
 
 exports &exports::get(places &where)
@@ -352,11 +355,22 @@ bool exports::walk(const place &at, uint64_t address, size_t size_bytes,
 }
 
 // False if that many more could keep the application from opening its own files.
-bool exports::may_hold_fds(size_t count) noexcept
+bool exports::may_hold_fds(size_t count, uint64_t share) noexcept
 {
     rlimit limit{};
     return (getrlimit(RLIMIT_NOFILE, &limit) != 0) ||
-           (fds_held_g.load() + count <= limit.rlim_cur / 2);
+           (fds_held_g.load() + count <= limit.rlim_cur / share);
+}
+
+// Empty if there is to be none: peers ask for the record over the socket.
+unique_fd exports::record_file(const export_record &record)
+{
+    if (!may_hold_fds(1, files_share)) {
+        return {};
+    }
+    unique_fd made = file_with(record_pack(record));
+    fds_held_g += made ? 1 : 0;
+    return made;
 }
 
 void exports::export_chunks(exported *self, const std::vector<walked_chunk> &walk)
@@ -424,7 +438,7 @@ void exports::publish(exported *self)
             record.chunks.push_back({self->sizes_[i], part.fd.get(), part.has_fabric, part.fabric});
         }
     }
-    self->record_file_ = file_with(record_pack(record));
+    self->record_file_ = record_file(record);
     life_page::own(record.token).set_record(record.serial, self->record_file_.get());
     descriptor_server::start(record.token, folder_,
                              [this](const descriptor_question &asked, descriptor_reply *reply) {

@@ -107,6 +107,11 @@ private:
     {
     }
 
+    // Of the descriptors that this process may have, one in so many may be of exports.
+    // Without handles most memory cannot be shared; without its file a record goes over
+    // the socket, so files leave room for handles.
+    static constexpr uint64_t handles_share = 2, files_share = 4;
+
     friend class exported;
     using list = std::vector<std::weak_ptr<exported>>;
 
@@ -124,7 +129,8 @@ private:
               uint64_t *hole);
     std::shared_ptr<shareable> chunk_at(uint64_t address);
     std::shared_ptr<shareable> pool_of(const region &found, CUresult *code);
-    static bool                may_hold_fds(size_t count) noexcept;
+    static bool                may_hold_fds(size_t count, uint64_t share = handles_share) noexcept;
+    static unique_fd           record_file(const export_record &record);
     void                       publish(exported *self);
     bool                       answer(const descriptor_question &asked, descriptor_reply *reply);
     void refuse(cause why, const exported &self, uint64_t handle_types, const std::string &reason);

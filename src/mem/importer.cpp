@@ -107,6 +107,25 @@ ucs_status_t importer::renew(const import_key &key, const CUipcMemHandle &raw, C
     return UCS_OK;
 }
 
+// The handle does not say how long the memory is, and operations are held to what
+// the key says: bytes behind the end would be somebody else's. The caller has made
+// the place's context current.
+bool importer::is_all_of(const import_key &key, CUdeviceptr mapped, std::string *why) const
+{
+    const cuda_api &cuda = places_.cuda();
+    CUdeviceptr     base = 0;
+    size_t          size = 0;
+    CUresult        code = cuda.cuMemGetAddressRange(&base, &size, mapped);
+    if (code != CUDA_SUCCESS) {
+        add_reason(why, std::string("cuMemGetAddressRange: ") + cuda.error_text(code));
+    } else if ((base != mapped) || (size < key.size_bytes)) {
+        add_reason(why, "the peer's key says more bytes than what it opens has");
+    } else {
+        return true;
+    }
+    return false;
+}
+
 ucs_status_t importer::open_legacy(const import_key &key, std::unique_ptr<mapping> *opened,
                                    std::string *why)
 {
@@ -139,6 +158,10 @@ ucs_status_t importer::open_legacy(const import_key &key, std::unique_ptr<mappin
         }
     }
 
+    if (!is_all_of(key, mapped, why)) {
+        (void)cuda.cuIpcCloseMemHandle(mapped);
+        return UCS_ERR_UNREACHABLE;
+    }
     opened->reset(new (std::nothrow) legacy_mapping(cuda, at.context, mapped));
     if (!*opened) {
         (void)cuda.cuIpcCloseMemHandle(mapped);

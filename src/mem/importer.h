@@ -101,6 +101,7 @@ private:
                                          std::string *why);
     bool                     is_stale(const import_key &key, CUdeviceptr mapped);
     void                     forget_closed();
+    bool         is_all_of(const import_key &key, CUdeviceptr mapped, std::string *why) const;
     ucs_status_t renew(const import_key &key, const CUipcMemHandle &raw, CUdeviceptr *mapped,
                        std::string *why);
     bool         is_news(const import_key &key);

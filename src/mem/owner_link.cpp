@@ -22,6 +22,10 @@
 #ifndef SYS_pidfd_getfd
 #define SYS_pidfd_getfd 438
 #endif
+// Linux 6.5.
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
 
 namespace nvl {
 
@@ -60,6 +64,14 @@ unique_fd connect_to(uint64_t token, const std::string &folder, std::string *why
         return {};
     }
     return made;
+}
+
+// The process at the other end, whatever its number here; empty from an older kernel.
+unique_fd process_behind(int socket) noexcept
+{
+    int       fd   = -1;
+    socklen_t size = sizeof(fd);
+    return unique_fd(getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0 ? fd : -1);
 }
 
 // The answer's head and bytes; the descriptors follow.
@@ -149,16 +161,24 @@ try {
         descriptor_question  question;
         descriptor_answer    head;
         std::vector<uint8_t> none;
-        question.ask     = static_cast<uint32_t>(descriptor_ask::page);
-        question.token   = owner.token;
-        unique_fd socket = connect_to(owner.token, "", &why);
+        question.ask   = static_cast<uint32_t>(descriptor_ask::page);
+        question.token = owner.token;
+        std::string by;
+        unique_fd   socket = connect_to(owner.token, by, &why);
         if (!socket && !folder.empty()) {
-            socket = connect_to(owner.token, folder, &why);
+            by     = folder;
+            socket = connect_to(owner.token, by, &why);
         }
         std::vector<unique_fd> fds;
         if (socket && ask(socket.get(), question, &head, &none, &why) && (head.fd_count == 1) &&
             descriptor_receive_fds(socket.get(), 1, &fds)) {
-            made->page_ = life_view::map(std::move(fds[0]), owner.token);
+            made->page_    = life_view::map(std::move(fds[0]), owner.token);
+            made->process_ = process_behind(socket.get());
+            if (!made->process_) {
+                made->name_ = std::make_unique<socket_name>();
+                (void)descriptor_address(owner.token, by, &made->name_->address,
+                                         &made->name_->length);
+            }
         }
         if (!made->page_) {
             NVL_DEBUG("no page of what is alive in process %u: %s", owner.pid, why.c_str());
@@ -270,11 +290,28 @@ ucs_status_t owner_link::fetch(uint64_t serial, fetched_record *got, std::string
     return status;
 }
 
+// Does nobody listen there any more? Asked now and then: each question wakes the
+// owner's thread.
+bool owner_link::has_left_its_name() const noexcept
+{
+    constexpr std::chrono::steady_clock::duration ask_every = std::chrono::seconds(1);
+    auto now = std::chrono::steady_clock::now().time_since_epoch();
+    if (!name_ || (now.count() < ask_after_.load(std::memory_order_relaxed))) {
+        return false;
+    }
+    ask_after_.store((now + ask_every).count(), std::memory_order_relaxed);
+    unique_fd asking(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    return asking &&
+           (connect(asking.get(), reinterpret_cast<const sockaddr *>(&name_->address),
+                    name_->length) != 0) &&
+           ((errno == ECONNREFUSED) || (errno == ENOENT));
+}
+
 bool owner_link::is_gone() const noexcept
 {
     // A pidfd is readable once the process has ended.
-    pollfd process{pidfd_.get(), POLLIN, 0};
-    return pidfd_ && (poll(&process, 1, 0) == 1);
+    pollfd process{(pidfd_ ? pidfd_ : process_).get(), POLLIN, 0};
+    return (process.fd >= 0) ? (poll(&process, 1, 0) == 1) : has_left_its_name();
 }
 
 } // namespace nvl

@@ -8,8 +8,11 @@
 #ifndef NVLINK_MEM_OWNER_LINK_H
 #define NVLINK_MEM_OWNER_LINK_H
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <sys/un.h>
 #include <vector>
 
 #include "base/status.h"
@@ -23,6 +26,11 @@ namespace nvl {
 struct fetched_record {
     export_record          record;
     std::vector<unique_fd> fds;
+};
+
+struct socket_name {
+    sockaddr_un address{};
+    socklen_t   length = 0;
 };
 
 // Any thread. Not to be asked while a lock is held: may wait for the owner, up to
@@ -71,13 +79,19 @@ private:
     owner_link() = default;
     unique_fd    take(int fd_there) const noexcept;
     unique_fd    take_file(int fd_there) const noexcept;
+    bool         has_left_its_name() const noexcept;
     ucs_status_t fetch_by_pidfd(uint64_t serial, fetched_record *got, std::string *why) const;
     ucs_status_t fetch_by_socket(uint64_t serial, fetched_record *got, std::string *why) const;
 
-    process_identity           owner_;
-    std::string                folder_;
-    unique_fd                  pidfd_;
-    std::unique_ptr<life_view> page_;
+    process_identity             owner_;
+    std::string                  folder_;
+    unique_fd                    pidfd_;   // by the owner's number
+    unique_fd                    process_; // by the socket: says when it ends, and no more
+    std::unique_ptr<socket_name> name_;    // asked where the kernel gives no process_
+    std::unique_ptr<life_view>   page_;
+
+    // When the name is to be asked next.
+    mutable std::atomic<std::chrono::steady_clock::rep> ask_after_{0};
 };
 
 } // namespace nvl

@@ -3,8 +3,10 @@
 // The pattern, the copies and what is made of them.
 #include "mem/pair_check.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <initializer_list>
 #include <thread>
 
 #include "base/log.h"
@@ -45,19 +47,20 @@ stream make_stream(const cuda_api &cuda, const life_ref &life) noexcept
     return {cuda, life, made};
 }
 
-// False if it failed or did not end in time.
-bool copy(const cuda_api &cuda, CUstream in, CUdeviceptr to, CUdeviceptr from) noexcept
+// CUDA_ERROR_NOT_READY: it did not end in time, and may do so at any time.
+CUresult copy(const cuda_api &cuda, CUstream in, CUdeviceptr to, CUdeviceptr from) noexcept
 {
-    if (cuda.cuMemcpyAsync(to, from, part_bytes, in) != CUDA_SUCCESS) {
-        return false;
+    CUresult code = cuda.cuMemcpyAsync(to, from, part_bytes, in);
+    if (code != CUDA_SUCCESS) {
+        return code;
     }
-    auto     end  = std::chrono::steady_clock::now() + patience;
-    CUresult code = cuda.cuStreamQuery(in);
+    auto end = std::chrono::steady_clock::now() + patience;
+    code     = cuda.cuStreamQuery(in);
     while ((code == CUDA_ERROR_NOT_READY) && (std::chrono::steady_clock::now() < end)) {
         std::this_thread::yield();
         code = cuda.cuStreamQuery(in);
     }
-    return code == CUDA_SUCCESS;
+    return code;
 }
 
 } // namespace
@@ -88,14 +91,28 @@ bool pair_check::needs_check(const place &from, const gpu_uuid &peer) const
            path_kind::pcie;
 }
 
+// The caller holds the mutex. What was in a context that has ended since, as by a
+// reset of the GPU, is offered to nobody any more.
+void pair_check::drop_if_gone(unsigned gpu, const process_identity &self) noexcept
+{
+    auto known = samples_.find(gpu);
+    if ((known == samples_.end()) || !known->second.memory.is_gone()) {
+        return;
+    }
+    if (known->second.was_offered) {
+        life_page::own(self.token).set_sample(gpu, nullptr);
+    }
+    samples_.erase(known);
+}
+
 // The caller holds the mutex. Null if there is no memory for it.
 pair_check::sample *pair_check::sample_of(const place &at, const process_identity &self)
 {
+    drop_if_gone(at.gpu, self);
     auto known = samples_.find(at.gpu);
-    if ((known != samples_.end()) && !known->second.memory.is_gone()) {
+    if (known != samples_.end()) {
         return &known->second;
     }
-    samples_.erase(at.gpu);
     const cuda_api      &cuda    = where_.cuda();
     CUdeviceptr          address = 0;
     std::vector<uint8_t> pattern(part_bytes);
@@ -111,8 +128,8 @@ pair_check::sample *pair_check::sample_of(const place &at, const process_identit
     sample made;
     made.memory    = device_block(cuda, life.value(), address);
     stream writing = make_stream(cuda, life.value());
-    if (!writing ||
-        !copy(cuda, writing.get(), address, reinterpret_cast<CUdeviceptr>(pattern.data()))) {
+    if (!writing || (copy(cuda, writing.get(), address,
+                          reinterpret_cast<CUdeviceptr>(pattern.data())) != CUDA_SUCCESS)) {
         return nullptr;
     }
     result<std::shared_ptr<exported>> share =
@@ -127,12 +144,18 @@ pair_check::sample *pair_check::sample_of(const place &at, const process_identit
 void pair_check::offer(const place &at, const process_identity &self) noexcept
 try {
     std::lock_guard<std::mutex> guard(mutex_);
-    if ((samples_.count(at.gpu) != 0) || !has_pcie_pairs(at.gpu)) {
+    drop_if_gone(at.gpu, self);
+    auto known = samples_.find(at.gpu);
+    if (((known != samples_.end()) && known->second.was_offered) || !has_pcie_pairs(at.gpu)) {
         return;
     }
     result<const place *> primary = where_.primary(where_.gpus()[at.gpu].device);
     sample               *made    = primary.ok() ? sample_of(*primary.value(), self) : nullptr;
-    if ((made != nullptr) && made->share) {
+    if (made == nullptr) {
+        return;
+    }
+    made->was_offered = true;
+    if (made->share) {
         uint8_t packed[key_packed_size_most] = {};
         key_pack(made->share->key(), packed);
         life_page::own(self.token).set_sample(at.gpu, packed);
@@ -142,7 +165,7 @@ try {
 }
 
 // The caller holds the mutex. Reads the pattern, writes another one, reads it back.
-pair_check::verdict pair_check::copies(const place &from, CUdeviceptr far, std::string *what)
+pair_check::verdict pair_check::copies(const place &from, far_memory far, std::string *what)
 {
     const cuda_api      &cuda = where_.cuda();
     std::vector<uint8_t> wanted(part_bytes), got(part_bytes);
@@ -164,11 +187,25 @@ pair_check::verdict pair_check::copies(const place &from, CUdeviceptr far, std::
         return verdict::open;
     }
 
+    // False if not all of them succeed.
+    unfinished_.reserve(unfinished_.size() + 1);
+    auto run = [&](std::initializer_list<std::pair<CUdeviceptr, CUdeviceptr>> all) {
+        CUresult code = CUDA_SUCCESS;
+        for (auto [to, of] : all) {
+            code = (code == CUDA_SUCCESS) ? copy(cuda, in.get(), to, of) : code;
+        }
+        if (code == CUDA_ERROR_NOT_READY) {
+            unfinished_.push_back({std::move(in), std::move(near), std::move(wanted),
+                                   std::move(got), std::move(far.used)});
+        }
+        return code == CUDA_SUCCESS;
+    };
+
     fill(wanted.data(), 0);
     std::memset(got.data(), 0, got.size());
-    if (!copy(cuda, in.get(), near.get(), here(got.data())) ||
-        !copy(cuda, in.get(), near.get(), far) ||
-        !copy(cuda, in.get(), here(got.data()), near.get())) {
+    if (!run({{near.get(), here(got.data())},
+              {near.get(), far.at},
+              {here(got.data()), near.get()}})) {
         return verdict::open;
     }
     if (got != wanted) {
@@ -181,14 +218,14 @@ pair_check::verdict pair_check::copies(const place &from, CUdeviceptr far, std::
         uint64_t seed =
             reinterpret_cast<uintptr_t>(this) ^
             static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-        CUdeviceptr at = far + (1 + (seed / 64 + turn_++) % (part_count - 1)) * part_bytes;
+        CUdeviceptr at = far.at + (1 + (seed / 64 + turn_++) % (part_count - 1)) * part_bytes;
         fill(wanted.data(), seed | 1);
         std::memset(got.data(), 0, got.size());
-        if (!copy(cuda, in.get(), near.get(), here(wanted.data())) ||
-            !copy(cuda, in.get(), at, near.get()) ||
-            !copy(cuda, in.get(), near.get(), here(got.data())) ||
-            !copy(cuda, in.get(), near.get(), at) ||
-            !copy(cuda, in.get(), here(got.data()), near.get())) {
+        if (!run({{near.get(), here(wanted.data())},
+                  {at, near.get()},
+                  {near.get(), here(got.data())},
+                  {near.get(), at},
+                  {here(got.data()), near.get()}})) {
             return verdict::open;
         }
         if (got == wanted) {
@@ -210,8 +247,8 @@ try {
         verdict     found = verdict::sound;
         std::string what;
         if ((peer != mine.uuid) && needs_check(from, peer)) {
-            CUdeviceptr far = find();
-            found           = (far != 0) ? copies(from, far, &what) : verdict::open;
+            far_memory far = find();
+            found          = (far.at != 0) ? copies(from, std::move(far), &what) : verdict::open;
             NVL_DEBUG("GPU %d and GPU-%02x%02x%02x%02x over PCIe: %s", mine.ordinal, peer[0],
                       peer[1], peer[2], peer[3],
                       (found == verdict::open) ? "not checked" : "checked");
@@ -237,9 +274,9 @@ try {
 bool pair_check::is_sound(const place &from, const gpu_uuid &peer, map_cache &cache,
                           const mapping &opened, bool *settled) noexcept
 {
-    mapping *used   = nullptr;
-    bool     answer = judge(from, peer, settled, [&]() -> CUdeviceptr {
-        uint8_t packed[key_packed_size_most];
+    return judge(from, peer, settled, [&] {
+        far_memory far;
+        uint8_t    packed[key_packed_size_most];
         for (unsigned gpu = 0; cache.link_of(opened).sample(gpu, packed); ++gpu) {
             key_fields fields;
             if ((packed[0] == 0) || (key_parse(packed, &fields) != UCS_OK) ||
@@ -248,28 +285,26 @@ bool pair_check::is_sound(const place &from, const gpu_uuid &peer, map_cache &ca
             }
             result<const place *> opener = where_.primary(where_.gpus()[from.gpu].device);
             result<mapping *>     taken  = opener.ok()
-                                                   ? cache.acquire(import_key(fields, opener.value()->id))
-                                                   : result<mapping *>(opener.status());
-            used                         = taken.ok() ? taken.value() : nullptr;
+                                               ? cache.acquire(import_key(fields, opener.value()->id))
+                                               : result<mapping *>(opener.status());
+            if (taken.ok()) {
+                far.used = used_mapping(taken.value(), {&cache});
+                far.at   = taken.value()->mapped();
+            }
             break;
         }
-        return (used != nullptr) ? used->mapped() : 0;
+        return far;
     });
-    if (used != nullptr) {
-        cache.release(used);
-    }
-    return answer;
 }
 
 bool pair_check::is_sound(const place &from, const place &to, const process_identity &self) noexcept
 {
     bool settled = false; // asked each time anyway
-    return judge(from, where_.gpus()[to.gpu].uuid, &settled, [&]() -> CUdeviceptr {
-        if (where_.enable_peer(from, to) != UCS_OK) {
-            return 0;
-        }
-        sample *there = sample_of(to, self);
-        return (there != nullptr) ? there->memory.get() : 0;
+    return judge(from, where_.gpus()[to.gpu].uuid, &settled, [&] {
+        far_memory far;
+        sample    *there = (where_.enable_peer(from, to) == UCS_OK) ? sample_of(to, self) : nullptr;
+        far.at           = (there != nullptr) ? there->memory.get() : 0;
+        return far;
     });
 }
 
@@ -284,6 +319,15 @@ void pair_check::close() noexcept
     }
     samples_.clear();
     near_.clear();
+    // What still runs keeps what it has.
+    const cuda_api &cuda = where_.cuda();
+    relaxed_capture relaxed(cuda);
+    unfinished_.erase(std::remove_if(unfinished_.begin(), unfinished_.end(),
+                                     [&](const unfinished &one) {
+                                         return one.in.is_gone() ||
+                                                (cuda.cuStreamQuery(one.in.get()) == CUDA_SUCCESS);
+                                     }),
+                      unfinished_.end());
 }
 
 } // namespace nvl

@@ -47,6 +47,32 @@ private:
     struct sample {
         device_block              memory;
         std::shared_ptr<exported> share; // null: for this process alone
+        bool                      was_offered = false;
+    };
+
+    struct give_back {
+        map_cache *cache;
+
+        void operator()(mapping *used) const noexcept
+        {
+            cache->release(used);
+        }
+    };
+
+    using used_mapping = std::unique_ptr<mapping, give_back>;
+
+    // The peer's memory, and what keeps it open if it is another process's.
+    struct far_memory {
+        CUdeviceptr  at   = 0;
+        used_mapping used = {nullptr, {nullptr}};
+    };
+
+    // All that a copy which did not end may still touch.
+    struct unfinished {
+        stream               in;
+        device_block         near;
+        std::vector<uint8_t> wanted, got;
+        used_mapping         used;
     };
 
     enum class verdict { sound, wrong, open };
@@ -58,7 +84,8 @@ private:
     bool    has_pcie_pairs(unsigned gpu) const noexcept;
     bool    needs_check(const place &from, const gpu_uuid &peer) const;
     sample *sample_of(const place &at, const process_identity &self);
-    verdict copies(const place &from, CUdeviceptr far, std::string *what);
+    void    drop_if_gone(unsigned gpu, const process_identity &self) noexcept;
+    verdict copies(const place &from, far_memory far, std::string *what);
     template<typename F>
     bool judge(const place &from, const gpu_uuid &peer, bool *settled, F &&find) noexcept;
 
@@ -68,6 +95,7 @@ private:
     std::map<std::pair<int, gpu_uuid>, unsigned> open_trials_;
     std::map<std::pair<int, gpu_uuid>, verdict>  known_; // by CUDA ordinal and the peer's GPU
     std::map<unsigned, device_block>             near_;  // where this side's bytes are, by place
+    std::vector<unfinished>                      unfinished_;
     unsigned                                     turn_ = 0;
 };
 

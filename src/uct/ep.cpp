@@ -136,13 +136,13 @@ void nvl_ep_pending_purge(uct_ep_h super, uct_pending_purge_callback_t callback,
 // ---- life --------------------------------------------------------------------
 
 // A process of our PID namespace is dead when its number is free. (In another
-// namespace the number says nothing; there the transport that carries UCP's
-// active messages notices.)
+// namespace, or on another host, whose first namespace has the number of ours, it
+// says nothing; there the transport that carries UCP's active messages notices.)
 ucs_status_t nvl_ep_check(uct_ep_h super, unsigned, uct_completion_t *) noexcept
 {
     ep    &self  = ep_of(super);
     iface &owner = iface_of(super->iface);
-    if (!self.peer_known || (self.peer.pid_ns != owner.domain->self.pid_ns) ||
+    if (!self.peer_known || !self.on_this_host || (self.peer.pid_ns != owner.domain->self.pid_ns) ||
         (kill(static_cast<pid_t>(self.peer.pid), 0) == 0) || (errno != ESRCH)) {
         return UCS_OK;
     }
@@ -177,6 +177,15 @@ ucs_status_t nvl_ep_create(const uct_ep_params_t *params, uct_ep_h *ep_p) noexce
                                : 0;
         self->peer_known = iface_address_parse(
             reinterpret_cast<const uint8_t *>(params->iface_addr), size, &self->peer);
+    }
+    if (params->field_mask & UCT_EP_PARAM_FIELD_DEV_ADDR) {
+        device_address there;
+        size_t         size =
+            (params->field_mask & UCT_EP_PARAM_FIELD_DEV_ADDR_LENGTH) ? params->dev_addr_length : 0;
+        self->on_this_host =
+            device_address_parse(reinterpret_cast<const uint8_t *>(params->dev_addr), size,
+                                 &there) &&
+            (there.host_id == owner.domain->self.host_id);
     }
     owner.prepare();
     *ep_p = &self->super.super;

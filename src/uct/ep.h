@@ -14,6 +14,7 @@ struct ep {
     uct_base_ep_t    super;
     process_identity peer;
     bool             peer_known;
+    bool             on_this_host;
 };
 
 inline ep &ep_of(uct_ep_h super) noexcept

@@ -89,14 +89,51 @@ ssize_t nvl_ep_put_bcopy(uct_ep_h super, uct_pack_callback_t pack, void *arg, ui
     return (status == UCS_OK) ? static_cast<ssize_t>(length) : static_cast<ssize_t>(status);
 }
 
+} // namespace
+
+namespace nvl {
+
 struct bcopy_get {
-    uct_completion_t      done; // first: told by the engine
-    uct_unpack_callback_t unpack;
-    void                 *arg;
-    size_t                length;
-    uct_completion_t     *user;
+    explicit bcopy_get(bcopy_gets &of) noexcept : all(of), next(of.alive)
+    {
+        if (next != nullptr) {
+            next->previous = this;
+        }
+        all.alive = this;
+    }
+
+    ~bcopy_get()
+    {
+        (previous != nullptr ? previous->next : all.alive) = next;
+        if (next != nullptr) {
+            next->previous = previous;
+        }
+    }
+
+    bcopy_get(const bcopy_get &)            = delete;
+    bcopy_get &operator=(const bcopy_get &) = delete;
+
+    uct_completion_t      done{}; // first: told by the engine
+    bcopy_gets           &all;
+    bcopy_get            *next;
+    bcopy_get            *previous = nullptr;
+    uct_unpack_callback_t unpack   = nullptr;
+    void                 *arg      = nullptr;
+    size_t                length   = 0;
+    uct_completion_t     *user     = nullptr;
     uint8_t               bytes[ring_inline_bytes];
 };
+
+bcopy_gets::~bcopy_gets()
+{
+    while (alive != nullptr) {
+        delete alive;
+    }
+}
+
+} // namespace nvl
+
+namespace {
 
 void bcopy_arrived(uct_completion_t *done) noexcept
 {
@@ -124,7 +161,7 @@ ucs_status_t nvl_ep_get_bcopy(uct_ep_h super, uct_unpack_callback_t unpack, void
     if (status != UCS_OK) {
         return status;
     }
-    auto *mine = new (std::nothrow) bcopy_get();
+    auto *mine = new (std::nothrow) bcopy_get(self.gets);
     if (mine == nullptr) {
         return UCS_ERR_NO_MEMORY;
     }

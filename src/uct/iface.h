@@ -56,6 +56,19 @@ private:
     bool               dispatching_ = false;
 };
 
+struct bcopy_get;
+
+// Gets that hand their bytes to a function of the caller's, in flight. Frees, without
+// a word to anyone, what is left at the interface's end.
+struct bcopy_gets {
+    bcopy_gets() = default;
+    ~bcopy_gets(); // in ep_short.cpp
+    bcopy_gets(const bcopy_gets &)            = delete;
+    bcopy_gets &operator=(const bcopy_gets &) = delete;
+
+    bcopy_get *alive = nullptr;
+};
+
 struct iface {
     uct_base_iface_t                                    super;
     iface_internal_ops                                  internal_ops;
@@ -78,6 +91,7 @@ struct iface {
     pending_queue                                       pending;
     uct_completion_t unheard; // of operations that have none: an error is the next flush's
     joint_requests   joints;
+    bcopy_gets       gets;
     bool             fence_wanted; // the next post waits for all before it
     bool             refused;      // a post found no room since something ended last
     uint32_t         ended;        // operations that progress calls have ended, modulo 2^32

@@ -72,8 +72,8 @@ void md_close(uct_md_h super) noexcept
     // Nobody is left who could name the peers' memory again: let go of it.
     if (--open_mds_g == 0) {
         key_table::get(*self->where).purge();
+        pair_check::get(*self->where).close(); // gives imports back
         self->cache->purge();
-        pair_check::get(*self->where).close();
         self->local->forget(0, SIZE_MAX); // names places
         self->where->let_go();
     }

@@ -216,7 +216,7 @@ std::string program_path()
 }
 
 // With NVL_TEST_REFUSE_PIDFD the kernel refuses pidfd_getfd to this process, as the seccomp filters of container
-// runtimes do.
+// runtimes do, and is too old to tell who is behind a socket (SO_PEERPIDFD).
 void refuse_pidfd_if_asked()
 {
     if (std::getenv("NVL_TEST_REFUSE_PIDFD") == nullptr) {
@@ -224,7 +224,10 @@ void refuse_pidfd_if_asked()
     }
     sock_filter rules[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_getfd, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_getfd, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 77, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };

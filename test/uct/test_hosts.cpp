@@ -274,4 +274,26 @@ TEST_F(hosts, let_go_of_what_a_dead_one_had)
     EXPECT_EQ(try_unpack(packed), UCS_ERR_UNREACHABLE);
 }
 
+// The first PID namespaces of all hosts have one number, and a process here may have, or lack, that of the peer.
+TEST_F(hosts, are_not_asked_whether_a_process_of_another_one_lives)
+{
+    entity    here;
+    peer_side far(on("gb200-host-b")), near;
+    endpoint  to_far(here, far.address()), to_near(here, near.address());
+    far.kill();
+    EXPECT_EQ(ucx().uct_ep_check(to_far.get(), 0, nullptr), UCS_OK);
+    for (int i = 0; i < 100; ++i) {
+        here.progress();
+    }
+    EXPECT_TRUE(here.errors.empty()) << "not known from here";
+    near.kill();
+    (void)ucx().uct_ep_check(to_near.get(), 0, nullptr);
+    for (int i = 0; (i < 500) && here.errors.empty(); ++i) {
+        here.progress();
+        usleep(1000);
+    }
+    ASSERT_EQ(here.errors.size(), 1u);
+    EXPECT_EQ(here.errors[0].first, to_near.get());
+}
+
 } // namespace nvl::test

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <random>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -446,6 +447,46 @@ TEST(kind_in_containers, is_shared_between_processes_that_are_both_number_1)
     EXPECT_NE(one.put(from, size, two.address(), plain, two.key(plain)), UCS_OK);
 }
 
+// Nobody tells of the end of a process that has another number here; its memory is let go of all the same.
+TEST(kind_in_containers, is_let_go_of_when_its_owner_dies)
+{
+    const std::vector<std::string> container = unshare_words("-Ur");
+    if (!may_unshare(container)) {
+        GTEST_SKIP() << "this user may not make PID namespaces";
+    }
+    NVL_NEEDS_EMULATOR();
+    entity here;
+    for (memory_kind kind : {memory_kind::vmm_fd, memory_kind::vmm_chunks}) {
+        peer_side far({}, container);
+        EXPECT_EQ(try_unpack(far.key(far.allocate_kind(kind, 1, size))), UCS_OK);
+        EXPECT_GT(live_imports(), 0) << "kept for the next key";
+        far.kill();
+        EXPECT_TRUE(comes_true([] { return live_imports() == 0; })) << to_text(kind);
+    }
+}
+
+// On a kernel that tells nothing of the process behind a socket the name is asked.
+TEST(kind_in_containers, is_let_go_of_when_its_owner_dies_on_an_older_kernel)
+{
+    const std::vector<std::string> container = unshare_words("-Ur");
+    if (!may_unshare(container)) {
+        GTEST_SKIP() << "this user may not make PID namespaces";
+    }
+    NVL_NEEDS_EMULATOR();
+    peer_side opener({"NVL_TEST_REFUSE_PIDFD=1"}), owner({}, container);
+    uint64_t  from = opener.allocate(0, size),
+             to    = owner.allocate_kind(memory_kind::vmm_fd, 1, size);
+    ASSERT_EQ(opener.put(from, size, owner.address(), to, owner.key(to)), UCS_OK);
+    usleep(1500000);
+    EXPECT_EQ(opener.calls_made("cuMemUnmap"), 0u) << "it lives";
+    owner.kill();
+    uint64_t closed = 0;
+    EXPECT_TRUE(comes_true([&] {
+        closed += opener.calls_made("cuMemUnmap");
+        return closed != 0;
+    }));
+}
+
 // With network namespaces of their own as well, a folder that both see takes the place of the abstract name.
 TEST(kind_in_containers, is_shared_through_a_folder_between_network_namespaces)
 {
@@ -472,6 +513,46 @@ TEST(kind_in_containers, is_shared_through_a_folder_between_network_namespaces)
         }
     }
     EXPECT_EQ(rmdir(folder), 0) << "the sockets are gone with their processes";
+}
+
+// An export has a file for peers to read; the application wants to open files of its own.
+TEST(kind_with_many_exports, leaves_descriptors_to_the_application)
+{
+    NVL_NEEDS_EMULATOR();
+    constexpr size_t chunk = 2u << 20, chunks = 32, most = 400;
+    entity           here;
+    any_memory       mine(memory_kind::vmm_chunks, 1, chunks * chunk);
+    rlimit           before{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    rlimit few{most, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+
+    // No range is part of one before it: each has an export.
+    std::vector<std::unique_ptr<registered>> all;
+    bytes                                    last;
+    for (size_t length = 1; length <= chunks; ++length) {
+        for (size_t first = 0; first + length <= chunks; ++first) {
+            all.push_back(
+                std::make_unique<registered>(here, mine.address() + first * chunk, length * chunk));
+            last = all.back()->key();
+        }
+    }
+    uint64_t used = count_open_fds();
+    int      own  = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    EXPECT_GE(own, 0) << "all descriptors are taken";
+    if (own >= 0) {
+        close(own);
+    }
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_LE(used, most * 3 / 4);
+
+    // What has no file is reached over the socket.
+    peer_side far;
+    uint64_t  theirs = far.allocate(0, size);
+    bytes     source = random_bytes(size, 6);
+    far.write(theirs, 0, source);
+    ASSERT_EQ(far.put(theirs, size, here.address(), mine.address() + chunk, last), UCS_OK);
+    EXPECT_EQ(difference(source, mine.read(chunk, size)), "");
 }
 
 namespace {
@@ -508,7 +589,7 @@ TEST(kind_of_a_stranger, is_refused)
         uint64_t token = 0, serial = 0;
     } question;
     std::memcpy(&question.token, packed.data() + 24, sizeof(question.token));
-    std::memcpy(&question.serial, packed.data() + 72, sizeof(question.serial));
+    std::memcpy(&question.serial, packed.data() + 32, sizeof(question.serial));
     struct {
         uint32_t magic;
         int32_t  status;

@@ -8,6 +8,7 @@
 #include "uct/log_watch.h"
 
 #include <cstring>
+#include <unistd.h>
 
 namespace nvl::test {
 
@@ -121,6 +122,49 @@ TEST_F(pair_check, asks_again_for_a_known_key_while_it_has_no_answer)
     }
     first.reset();
     EXPECT_EQ(try_unpack(key), UCS_ERR_UNREACHABLE) << "the answer stays";
+}
+
+// A copy that was given up may still write: what it touches is used no more, and stays where it is.
+TEST_F(pair_check, leaves_alone_what_an_unfinished_copy_may_write_to)
+{
+    entity          here;
+    peer_side       first, second;
+    current_context scope(primary_context(1));
+    {
+        planned_faults slow("peer:1=sleep3000000");
+        EXPECT_EQ(try_unpack(first.key(first.allocate(3, size))), UCS_OK) << "not checked";
+        first.kill();
+        usleep(300000); // some times what it takes until all of its memory is let go of
+        EXPECT_GE(emulator()->live_count("import"), 1) << "the pattern's is in use";
+    }
+    emulator()->reset_counts();
+    EXPECT_EQ(try_unpack(second.key(second.allocate(3, size))), UCS_OK);
+    EXPECT_EQ(emulator()->call_count("cuMemAlloc_v2"), 1) << "in a block of its own";
+    usleep(2500000); // the copy has ended
+}
+
+// The owner's memory for checks went with its context: peers are given another one.
+TEST_F(pair_check, is_made_with_new_memory_after_its_owner_has_reset_the_gpu)
+{
+    entity   here;
+    CUdevice device = 0;
+    NVL_MUST(cuDeviceGet, (&device, 2));
+    {
+        gpu_memory before(2, size);
+        registered registration(here, before.address(), size);
+        (void)registration.key();
+        before.forget();
+        NVL_MUST(cuDevicePrimaryCtxReset_v2, (device));
+    }
+    CUcontext same = nullptr;
+    NVL_MUST(cuDevicePrimaryCtxRetain, (&same, device));
+    gpu_memory mine(2, size);
+    registered registration(here, mine.address(), size);
+    bytes      key = registration.key();
+    peer_side  far({"NVL_EMU_FAULTS=peer=garble"});
+    uint64_t   theirs = far.allocate(0, size);
+    EXPECT_NE(far.put(theirs, size, here.address(), mine.address(), key), UCS_OK)
+        << "the far process could not check the pair";
 }
 
 } // namespace nvl::test

@@ -184,6 +184,24 @@ TEST(copying_forms, put_what_is_packed_and_hand_over_what_is_got)
     }
 }
 
+// Whoever counts allocations finds nothing left behind.
+TEST(copying_forms, are_let_go_of_when_their_interface_closes)
+{
+    NVL_NEEDS_EMULATOR();
+    connection c(far_kind::other_process, 0, 1, size);
+    entity     other;
+    auto       unpack = [](void *, const void *, size_t) {};
+    {
+        endpoint     ep(other, c.far->address());
+        held_streams held;
+        for (size_t i = 0; i < 8; ++i) {
+            ASSERT_EQ(uct_ep_get_bcopy(ep.get(), unpack, nullptr, 8, c.remote, c.rkey(), nullptr),
+                      UCS_INPROGRESS);
+        }
+    }
+    other.close_iface();
+}
+
 // ---- atomic operations ---------------------------------------------------------------------------------------------
 
 namespace {

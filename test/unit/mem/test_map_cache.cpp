@@ -336,6 +336,20 @@ TEST_F(map_cache_test, leaves_a_capture_alone_that_runs_while_it_closes)
     cache_->release(another);
 }
 
+// The bounds of operations are the key's: what is opened must be all of that.
+TEST_F(map_cache_test, refuses_a_key_that_says_more_than_there_is)
+{
+    import_key one = key(), more = one;
+    more.size_bytes += 1;
+    EXPECT_EQ(cache_->acquire(more).status(), UCS_ERR_UNREACHABLE);
+    EXPECT_EQ(emulator()->live_count("import"), 0);
+    EXPECT_EQ(opens(), 1) << "it was asked";
+    import_key odd = peer_.allocate(1000, place_);
+    use(odd);
+    use(one);
+    EXPECT_EQ(cache_->open_count(), 2u);
+}
+
 TEST_F(map_cache_test, takes_noise_for_unreachable)
 {
     import_key   one = key();
