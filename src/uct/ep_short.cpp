@@ -126,8 +126,10 @@ struct bcopy_get {
 
 bcopy_gets::~bcopy_gets()
 {
-    while (alive != nullptr) {
-        delete alive;
+    for (bcopy_get *one = alive; one != nullptr;) {
+        bcopy_get *next = one->next;
+        delete one;
+        one = next;
     }
 }
 
