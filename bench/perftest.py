@@ -35,6 +35,18 @@ compare = load_script(os.path.join(HERE, "..", "contrib", "compare_transports"))
 size_text = compare.size_text
 
 
+def processors():
+    """A processor for each of two processes, far apart, or nothing where there are too few: unpinned, the two may share a core,
+    and small operations take twice as long. (A virtual machine does not say which processors share one.)"""
+    allowed = sorted(os.sched_getaffinity(0))
+    return (allowed[len(allowed) // 4], allowed[3 * len(allowed) // 4]) if len(allowed) >= 8 else ()
+
+
+def pinned_to(*where):
+    """For subprocess's preexec_fn: the process runs there alone."""
+    return (lambda: os.sched_setaffinity(0, where)) if where else None
+
+
 class OutOfTime(Exception):
     """The time budget of the whole run is used up."""
 
@@ -177,10 +189,11 @@ class Ucx:
 class Process:
     """One end of a ucx_perftest; its lines are kept."""
 
-    def __init__(self, command, environment, inbox=None):
+    def __init__(self, command, environment, inbox=None, processor=()):
         self.lines = []
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True, errors="replace")
+                                        stderr=subprocess.STDOUT, text=True, errors="replace",
+                                        preexec_fn=pinned_to(*processor))
         self.reader = threading.Thread(target=self._read, args=(inbox,), daemon=True)
         self.reader.start()
 
@@ -221,9 +234,10 @@ class Pair:
         self.command = [ucx.program, "-p", str(self.port), "-b", batch.name, "-f", "-v"]
 
     def start(self):
-        self.server = Process(self.command, self.environment)
+        where = processors()
+        self.server = Process(self.command, self.environment, None, where[:1])
         compare.wait_until_listening(self.server.process, self.port)
-        self.client = Process(self.command + ["127.0.0.1"], self.environment, self.inbox)
+        self.client = Process(self.command + ["127.0.0.1"], self.environment, self.inbox, where[1:])
 
     def run(self):
         """Why it ended without all results, or nothing."""

@@ -272,7 +272,8 @@ def machine_text(machine):
     lines = [f"- date: {machine['date']}, {machine['seconds']} s" + ("" if machine["complete"] else ", NOT COMPLETE"),
              f"- command: `{machine['command']}`", f"- commit: {machine['commit'] or 'not given'}",
              f"- UCX {machine['ucx']}, CUDA {machine['cuda_version'] or '-'}, {machine['kernel']}",
-             f"- {machine['cores']} cores of {machine['cpu'] or 'unknown'}"]
+             f"- {machine['cores']} cores of {machine['cpu'] or 'unknown'}" +
+             (f"; the server on {machine['processors'][0]}, the client on {machine['processors'][1]}" if machine.get("processors") else "")]
     lines += [f"- GPU {number}: {gpu}" for number, gpu in enumerate(machine["gpus"])]
     lines += [f"- **{note}**" for note in machine["notes"]]
     if machine["emulated"]:
