@@ -36,10 +36,11 @@ size_text = compare.size_text
 
 
 def processors():
-    """A processor for each of two processes, far apart, or nothing where there are too few: unpinned, the two may share a core,
-    and small operations take twice as long. (A virtual machine does not say which processors share one.)"""
+    """A processor for each of two processes, or nothing where there are too few. Unpinned, the two may share a core, and small
+    operations take twice as long; so they may on two sockets. (A virtual machine does not say which processors share what: these
+    are apart, and in the same half.)"""
     allowed = sorted(os.sched_getaffinity(0))
-    return (allowed[len(allowed) // 4], allowed[3 * len(allowed) // 4]) if len(allowed) >= 8 else ()
+    return (allowed[len(allowed) // 8], allowed[3 * len(allowed) // 8]) if len(allowed) >= 16 else ()
 
 
 def pinned_to(*where):
