@@ -180,15 +180,15 @@ std::unique_ptr<mapping> importer::open_pool(const import_key &key, const fetche
         for (auto i = pools_.begin(); i != pools_.end();) {
             i = i->second.expired() ? pools_.erase(i) : std::next(i);
         }
-        auto &known = pools_[{key.place_id, key.owner.token, from.record.pool}];
+        auto &known = pools_[{key.owner.token, from.record.pool}];
         pool        = known.lock();
         if (!pool) {
-            pool  = imported_pool::open(places_.cuda(), at.context, places_.gpus()[at.gpu].device,
-                                        from, why);
+            pool  = imported_pool::open(places_.cuda(), at.context, from, why);
             known = pool;
         }
     }
-    return pool ? pool_mapping::open(pool, from.record.pointer, why) : nullptr;
+    return pool ? pool_mapping::open(pool, places_.gpus()[at.gpu].device, from.record.pointer, why)
+                : nullptr;
 }
 
 // By what the key itself has.

@@ -121,8 +121,8 @@ private:
     std::map<mapping_id, opened_for> opened_for_;
     size_t remembered_most_ = 65536; // before the closed ones are forgotten
 
-    // Pools of peers: place, owner, the owner's number of the pool.
-    std::map<std::tuple<unsigned, uint64_t, uint64_t>, std::weak_ptr<imported_pool>> pools_;
+    // Pools of peers: owner, the owner's number of the pool.
+    std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<imported_pool>> pools_;
     std::mutex pools_mutex_; // held while one is opened: never twice
 
     // What the log has been told: place, peer's GPU, reached or not.

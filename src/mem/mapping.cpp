@@ -208,8 +208,7 @@ vmm_mapping::~vmm_mapping()
 // ---- pools ---------------------------------------------------------------------
 
 std::shared_ptr<imported_pool> imported_pool::open(const cuda_api &cuda, CUcontext context,
-                                                   CUdevice device, const fetched_record &from,
-                                                   std::string *why)
+                                                   const fetched_record &from, std::string *why)
 {
     CUmemoryPool    pool = nullptr;
     context_guard   guard(cuda, context);
@@ -225,14 +224,59 @@ std::shared_ptr<imported_pool> imported_pool::open(const cuda_api &cuda, CUconte
                        })) {
         return nullptr;
     }
-    auto            made   = std::make_shared<imported_pool>(cuda, context, pool);
-    CUmemAccessDesc access = full_access(device);
-    CUresult        code   = cuda.cuMemPoolSetAccess(pool, &access, 1);
-    if (code != CUDA_SUCCESS) {
-        add_reason(why, cuda, "cuMemPoolSetAccess", code);
-        return nullptr;
+    return std::make_shared<imported_pool>(cuda, context, pool);
+}
+
+bool imported_pool::allow(CUdevice device, std::string *why)
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (!allowed_.insert(device).second) {
+        return true;
     }
-    return made;
+    context_guard   current(cuda_, context_);
+    relaxed_capture relaxed(cuda_);
+    CUmemAccessDesc access = full_access(device);
+    CUresult        code   = cuda_.cuMemPoolSetAccess(pool_, &access, 1);
+    if (code != CUDA_SUCCESS) {
+        allowed_.erase(device);
+        add_reason(why, cuda_, "cuMemPoolSetAccess", code);
+    }
+    return code == CUDA_SUCCESS;
+}
+
+CUdeviceptr imported_pool::take(const shared_handle &pointer, std::string *why)
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto                        at = pointers_.try_emplace(pointer).first;
+    if (at->second.users == 0) {
+        context_guard          current(cuda_, context_);
+        relaxed_capture        relaxed(cuda_);
+        CUmemPoolPtrExportData data;
+        std::memcpy(&data, pointer.data(), sizeof(data));
+        CUresult code = cuda_.cuMemPoolImportPointer(&at->second.mapped, pool_, &data);
+        if (code != CUDA_SUCCESS) {
+            pointers_.erase(at);
+            add_reason(why, cuda_, "cuMemPoolImportPointer", code);
+            return 0;
+        }
+    }
+    ++at->second.users;
+    return at->second.mapped;
+}
+
+void imported_pool::give_back(const shared_handle &pointer) noexcept
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto                        at = pointers_.find(pointer);
+    if (--at->second.users != 0) {
+        return;
+    }
+    if (!process_is_exiting()) {
+        context_guard   current(cuda_, context_);
+        relaxed_capture relaxed(cuda_);
+        warn_failed(cuda_, cuda_.cuMemFree(at->second.mapped), "cuMemFree of a peer's pool memory");
+    }
+    pointers_.erase(at);
 }
 
 imported_pool::~imported_pool()
@@ -244,23 +288,17 @@ imported_pool::~imported_pool()
     }
 }
 
-std::unique_ptr<mapping> pool_mapping::open(std::shared_ptr<imported_pool> pool,
+std::unique_ptr<mapping> pool_mapping::open(std::shared_ptr<imported_pool> pool, CUdevice device,
                                             const shared_handle &pointer, std::string *why)
 {
-    const cuda_api        &cuda   = pool->cuda_;
-    CUdeviceptr            mapped = 0;
-    CUmemPoolPtrExportData data;
-    std::memcpy(&data, pointer.data(), sizeof(data));
-    context_guard   guard(cuda, pool->context_);
-    relaxed_capture relaxed(cuda);
-    CUresult        code = cuda.cuMemPoolImportPointer(&mapped, pool->pool_, &data);
-    if (code != CUDA_SUCCESS) {
-        add_reason(why, cuda, "cuMemPoolImportPointer", code);
+    CUdeviceptr mapped = pool->allow(device, why) ? pool->take(pointer, why) : 0;
+    if (mapped == 0) {
         return nullptr;
     }
-    auto *raw = new (std::nothrow) pool_mapping(std::move(pool), mapped);
+    imported_pool &home = *pool;
+    auto          *raw  = new (std::nothrow) pool_mapping(std::move(pool), pointer, mapped);
     if (raw == nullptr) {
-        (void)cuda.cuMemFree(mapped);
+        home.give_back(pointer);
         throw std::bad_alloc();
     }
     return std::unique_ptr<mapping>(raw);
@@ -268,11 +306,7 @@ std::unique_ptr<mapping> pool_mapping::open(std::shared_ptr<imported_pool> pool,
 
 pool_mapping::~pool_mapping()
 {
-    if (!process_is_exiting()) {
-        context_guard   guard(cuda_, context_);
-        relaxed_capture relaxed(cuda_);
-        warn_failed(cuda_, cuda_.cuMemFree(mapped_), "cuMemFree of a peer's pool memory");
-    }
+    pool_->give_back(pointer_);
 }
 
 } // namespace nvl

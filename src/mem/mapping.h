@@ -6,7 +6,10 @@
 #ifndef NVLINK_MEM_MAPPING_H
 #define NVLINK_MEM_MAPPING_H
 
+#include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -86,7 +89,9 @@ private:
     std::vector<size_t> chunks_; // that are mapped
 };
 
-// A peer's pool in this process; shared by all pointers in it.
+// A peer's pool in this process, and the pointers in it: imported once, however many GPUs use
+// them. A second import of a pointer leads to the same memory, and freeing either ends both
+// (driver 580: the second free is refused).
 class imported_pool {
 public:
     imported_pool(const cuda_api &cuda, CUcontext context, CUmemoryPool pool) noexcept
@@ -98,33 +103,58 @@ public:
     imported_pool(const imported_pool &)            = delete;
     imported_pool &operator=(const imported_pool &) = delete;
 
-    // Null with the reason in *why. `device` may touch it afterwards.
+    // Null with the reason in *why.
     static std::shared_ptr<imported_pool> open(const cuda_api &cuda, CUcontext context,
-                                               CUdevice device, const fetched_record &from,
-                                               std::string *why);
+                                               const fetched_record &from, std::string *why);
+
+    // Lets a GPU touch the pool's memory. Any thread; throws std::bad_alloc.
+    bool allow(CUdevice device, std::string *why);
+
+    // Where a pointer is; to be given back as often. 0 with the reason in *why. Any thread; throws
+    // std::bad_alloc.
+    CUdeviceptr take(const shared_handle &pointer, std::string *why);
+    void        give_back(const shared_handle &pointer) noexcept;
+
+    const cuda_api &cuda() const noexcept
+    {
+        return cuda_;
+    }
+
+    CUcontext context() const noexcept
+    {
+        return context_;
+    }
 
 private:
-    friend class pool_mapping;
+    struct imported_pointer {
+        CUdeviceptr mapped = 0;
+        unsigned    users  = 0;
+    };
 
-    const cuda_api &cuda_;
-    CUcontext       context_;
-    CUmemoryPool    pool_;
+    const cuda_api    &cuda_;
+    CUcontext          context_;
+    CUmemoryPool       pool_;
+    std::mutex         mutex_; // of what follows; the driver is called under it
+    std::set<CUdevice> allowed_;
+    std::map<shared_handle, imported_pointer> pointers_;
 };
 
 // A pointer in a shared pool.
 class pool_mapping : public mapping {
 public:
-    static std::unique_ptr<mapping> open(std::shared_ptr<imported_pool> pool,
+    static std::unique_ptr<mapping> open(std::shared_ptr<imported_pool> pool, CUdevice device,
                                          const shared_handle &pointer, std::string *why);
     ~pool_mapping() override;
 
 private:
-    pool_mapping(std::shared_ptr<imported_pool> pool, CUdeviceptr mapped) noexcept
-        : mapping(pool->cuda_, pool->context_, mapped), pool_(std::move(pool))
+    pool_mapping(std::shared_ptr<imported_pool> pool, const shared_handle &pointer,
+                 CUdeviceptr mapped) noexcept
+        : mapping(pool->cuda(), pool->context(), mapped), pool_(std::move(pool)), pointer_(pointer)
     {
     }
 
     std::shared_ptr<imported_pool> pool_;
+    shared_handle                  pointer_;
 };
 
 } // namespace nvl

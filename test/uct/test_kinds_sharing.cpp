@@ -221,6 +221,37 @@ TEST_P(kind_sharing, is_let_go_of_when_its_owner_frees_it)
     EXPECT_TRUE(comes_true([] { return live_imports() == 0; })) << "unused, and nobody asks";
 }
 
+// Two imports of a pointer lead to the same memory, and freeing either ends both: seen on two H200, where the second
+// free was refused.
+TEST(kind_in_a_pool, is_imported_once_for_all_gpus)
+{
+    NVL_NEEDS_EMULATOR();
+    connection c(far_kind::other_process, 0, 1, size);
+    gpu_memory own(1, size);
+    registered of_own(c.here, own.address(), size);
+    uint64_t   remote = c.far->allocate_kind(memory_kind::pool_fd, 1, size);
+    bytes      all    = random_bytes(size, 6);
+    c.far->write(remote, 0, all);
+
+    emulator()->reset_counts();
+    {
+        unpacked key(c.far->key(remote));
+        for (bool is_own : {false, true}) {
+            uint64_t   address = is_own ? own.address() : c.local.address();
+            uct_iov_t  one{reinterpret_cast<void *>(address), size,
+                          is_own ? of_own.memh() : c.local_registration.memh(), 0, 1};
+            completion done;
+            ASSERT_EQ(uct_ep_get_zcopy(c.ep.get(), &one, 1, remote, key.rkey(), &done.super),
+                      UCS_INPROGRESS);
+            ASSERT_TRUE(c.wait(done));
+            EXPECT_EQ(difference(all, is_own ? own.read(0, size) : c.local.read(0, size)), "");
+        }
+    }
+    EXPECT_EQ(emulator()->call_count("cuMemPoolImportFromShareableHandle"), 1);
+    EXPECT_EQ(emulator()->call_count("cuMemPoolImportPointer"), 1);
+    c.far->release(remote);
+}
+
 // A free in stream order may come before the peer's copy has ended, and the pool may go with it.
 TEST_P(kind_sharing, may_be_freed_while_a_peer_copies)
 {
