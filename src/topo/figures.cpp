@@ -25,20 +25,34 @@ int link_speed_mb_s(int version) noexcept
     return version < 6 ? speeds[version] : speeds[5];
 }
 
-int assumed_links(int compute_major, int compute_minor) noexcept
+int link_speed_mb_s(int version, const gpu_facts &gpu) noexcept
 {
-    switch (compute_major) {
+    // As nvidia-smi nvlink -s prints for A6000 and A40.
+    const bool is_half = (gpu.compute_major == 8) && (gpu.compute_minor == 6);
+    return is_half ? 14062 : link_speed_mb_s(version);
+}
+
+int assumed_links(const gpu_facts &gpu) noexcept
+{
+    const auto is = [&](const char *part) { return gpu.name.find(part) != std::string::npos; };
+
+    switch (gpu.compute_major) {
     case 6:
         return 1; // P100: four links, of which a pair has one or two
     case 7:
-        return compute_minor == 0 ? 1 : 2; // V100: six, one or two a pair outside of a DGX-2;
-                                           // Turing: one bridge of two
+        if (is("V100-SXM3")) {
+            return 6; // all to the switches of a DGX-2
+        }
+        return gpu.compute_minor == 0 ? 1 : 2; // V100: six, one or two a pair outside of a DGX-2;
+                                               // Turing: one bridge of two
     case 8:
-        if (compute_minor == 9) {
+        if (gpu.compute_minor == 9) {
             return 0; // L40S and its kind
         }
-        return compute_minor == 0 ? 12 : 4; // A100; a bridge of four on A6000 and A40
+        // A100, on a board or with three bridges; a bridge of four on A30, A6000 and A40.
+        return (gpu.compute_minor == 0) && !is("A30") ? 12 : 4;
     case 9:
+        return is("H100 NVL") || is("H100 PCIe") ? 12 : 18; // three bridges of four (600 GB/s)
     case 10:
         return 18;
     default:

@@ -17,9 +17,12 @@ int link_generation(unsigned nvml_version) noexcept;
 // unknown version.
 int link_speed_mb_s(int version) noexcept;
 
-// How many links a GPU of this compute capability has on an SXM board, where nobody can be asked
+// The same for a GPU of which nobody tells: those of 8.6 have links of 14.06 GB/s.
+int link_speed_mb_s(int version, const gpu_facts &gpu) noexcept;
+
+// How many links a GPU of its kind has, by its name and compute capability, where nobody can be asked
 // but the driver says that the pair has atomics, that is, NVLink; 0: unknown.
-int assumed_links(int compute_major, int compute_minor) noexcept;
+int assumed_links(const gpu_facts &gpu) noexcept;
 int assumed_version(int compute_major) noexcept;
 
 // The part of the links' speed that a copy engine gets with large copies.

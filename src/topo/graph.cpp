@@ -67,7 +67,7 @@ link_sums sum_links(const gpu_facts &gpu, const std::string &peer_pci)
         sums.version = assumed_version(gpu.compute_major);
     }
     if (sums.speed_mb_s <= 0) {
-        sums.speed_mb_s = link_speed_mb_s(sums.version);
+        sums.speed_mb_s = link_speed_mb_s(sums.version, gpu);
     }
     return sums;
 }
@@ -186,7 +186,7 @@ pair_path lone_path(const gpu_facts &gpu, bool links_known)
         path.reason = "MIG instances have no peer access";
         return path;
     }
-    path.links = links_known ? sums.up : assumed_links(gpu.compute_major, gpu.compute_minor);
+    path.links = links_known ? sums.up : assumed_links(gpu);
     if (path.links > 0) {
         path.kind         = path_kind::nvlink;
         path.push_bytes_s = path.links * sums.speed_mb_s * 1e6 * link_efficiency(sums.version);
@@ -410,17 +410,17 @@ bool judgement::by_hwloc()
 // Nobody tells of links, but the pair is on NVLink.
 bool judgement::assumed()
 {
-    const int links   = std::min(assumed_links(a_.compute_major, a_.compute_minor),
-                                 assumed_links(b_.compute_major, b_.compute_minor));
+    const int links   = std::min(assumed_links(a_), assumed_links(b_));
     const int version = assumed_version(std::min(a_.compute_major, b_.compute_major));
 
     if (!says_nvlink_ || !a_.links.empty() || !b_.links.empty() || links == 0) {
         return false;
     }
-    over_links(path_kind::nvlink, links, version, link_speed_mb_s(version));
+    const int speed = std::min(link_speed_mb_s(version, a_), link_speed_mb_s(version, b_));
+    over_links(path_kind::nvlink, links, version, speed);
     note(text("the driver reports NVLink (native atomics) and NVML is silent: taken for %d "
               "link%s of %.1f GB/s",
-              links, plural(links), link_speed_mb_s(version) / 1000.0));
+              links, plural(links), speed / 1000.0));
     return true;
 }
 

@@ -153,6 +153,37 @@ void probe_cuda(const cuda_api &cuda, machine_facts &facts)
     }
 }
 
+namespace {
+
+// Is there a pair of which neither the driver nor NVML tells how its bytes go?
+bool lacks_pcie(const machine_facts &facts)
+{
+    for (size_t a = 0; a < facts.gpus.size(); ++a) {
+        for (size_t b = 0; b < facts.gpus.size(); ++b) {
+            if (a != b && facts.pair(a, b).pcie == pcie_level::unknown) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool lacks_links(const machine_facts &facts)
+{
+    for (size_t a = 0; a < facts.gpus.size(); ++a) {
+        for (size_t b = 0; b < facts.gpus.size(); ++b) {
+            const bool is_silent = facts.gpus[a].links.empty() && facts.gpus[b].links.empty();
+            if (a != b && is_silent && facts.pair(a, b).peer_access &&
+                facts.pair(a, b).nvml_nvlink == p2p_status::unknown) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+} // namespace
+
 machine_facts probe_machine(const cuda_api *cuda, probe_depth depth)
 {
     machine_facts facts;
@@ -162,9 +193,9 @@ machine_facts probe_machine(const cuda_api *cuda, probe_depth depth)
     }
     probe_nvml(facts);
     probe_system(facts);
-    const bool path_unknown = facts.gpus.size() > 1 && facts.pair(0, 1).pcie == pcie_level::unknown;
-    if (depth == probe_depth::full || path_unknown) {
-        probe_hwloc(facts, depth == probe_depth::full);
+    const bool links = depth == probe_depth::full || lacks_links(facts);
+    if (links || lacks_pcie(facts)) {
+        probe_hwloc(facts, links);
     }
     facts.machine = machine_name(facts);
     return facts;

@@ -12,7 +12,8 @@
 namespace nvl {
 
 enum class probe_depth {
-    quick, // for a transport that opens: hwloc only where NVML gave no PCI path
+    quick, // for a transport that opens: hwloc only where NVML gave no PCI path, or tells nothing of
+           // a pair's links
     full,  // for a tool: hwloc always, with its NVLinkBandwidth distances
 };
 

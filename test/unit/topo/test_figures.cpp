@@ -57,4 +57,28 @@ TEST(figures, a_longer_pcie_path_is_never_faster)
     EXPECT_GE(pcie_efficiency(pcie_level::node), pcie_efficiency(pcie_level::system));
 }
 
+// By the machine files, which say how many links each of these has.
+TEST(figures, links_that_nobody_tells_of_are_those_of_the_board)
+{
+    gpu_facts  gpu;
+    const auto links_of = [&](const char *name, int major, int minor) {
+        gpu.name          = name;
+        gpu.compute_major = major;
+        gpu.compute_minor = minor;
+        return assumed_links(gpu);
+    };
+    EXPECT_EQ(links_of("NVIDIA H200", 9, 0), 18);
+    EXPECT_EQ(links_of("NVIDIA H100 NVL", 9, 0), 12);
+    EXPECT_EQ(links_of("NVIDIA H100 PCIe", 9, 0), 12);
+    EXPECT_EQ(links_of("Tesla V100-SXM3-32GB", 7, 0), 6);
+    EXPECT_EQ(links_of("Tesla V100-SXM2-16GB", 7, 0), 1);
+    EXPECT_EQ(links_of("NVIDIA A100-SXM4-80GB", 8, 0), 12);
+    EXPECT_EQ(links_of("NVIDIA A30", 8, 0), 4);
+    EXPECT_EQ(links_of("NVIDIA L40S", 8, 9), 0);
+    EXPECT_EQ(links_of("NVIDIA RTX A6000", 8, 6), 4);
+    EXPECT_EQ(link_speed_mb_s(3, gpu), 14062);
+    EXPECT_EQ(links_of("NVIDIA A100-SXM4-80GB", 8, 0), 12);
+    EXPECT_EQ(link_speed_mb_s(3, gpu), link_speed_mb_s(3));
+}
+
 } // namespace nvl

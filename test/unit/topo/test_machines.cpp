@@ -144,6 +144,34 @@ TEST_P(machine, is_estimated_within_a_tenth_of_its_known_nvlink_rates)
     }
 }
 
+// Boards and bridges of one kind: what is assumed where NVML is not there is what it would have said.
+TEST(machines, are_estimated_alike_without_nvml)
+{
+    for (const char *name :
+         {"h100-nvl-bridged-x4", "a6000-bridged-x4", "dgx2-v100", "dgx-a100", "dgx-h100"}) {
+        const graph   with = load(name);
+        machine_facts bare = with.facts();
+        bare.nvml          = nvml_state::missing;
+        for (gpu_facts &gpu : bare.gpus) {
+            gpu.links.clear();
+        }
+        for (pair_facts &pair : bare.pairs) {
+            pair.nvml_read = pair.nvml_write = pair.nvml_nvlink = pair.nvml_atomics =
+                p2p_status::unknown;
+        }
+        const graph without(bare);
+        for (size_t a = 0; a < with.size(); ++a) {
+            for (size_t b = 0; b < with.size(); ++b) {
+                if (a != b && with.path(a, b).over_nvlink()) {
+                    EXPECT_NEAR(without.path(a, b).push_bytes_s, with.path(a, b).push_bytes_s,
+                                with.path(a, b).push_bytes_s / 20)
+                        << name << " " << a << " -> " << b;
+                }
+            }
+        }
+    }
+}
+
 TEST(machines, there_are_at_least_twelve_and_each_golden_has_its_machine)
 {
     EXPECT_GE(all_machine_names().size(), 12u);
