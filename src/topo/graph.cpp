@@ -29,7 +29,8 @@ struct link_sums {
     int    up         = 0;
     int    direct     = 0; // up, the end names the GPU asked about
     int    to_switch  = 0;
-    int    unknown    = 0; // up, the end hides itself
+    bool   names_none = false; // a switch, but not where it is: a guest does not see it
+    int    unknown    = 0;     // up, the end hides itself
     int    version    = facts_unknown;
     double speed_mb_s = 0; // of one link
 };
@@ -53,6 +54,7 @@ link_sums sum_links(const gpu_facts &gpu, const std::string &peer_pci)
             break;
         case link_remote::nvswitch:
             ++sums.to_switch;
+            sums.names_none = sums.names_none || link.remote_pci.compare(0, 8, "ffffffff") == 0;
             break;
         case link_remote::cpu:
             break;
@@ -386,11 +388,12 @@ bool judgement::switched()
     if (meshed) {
         path_.kind = path_kind::nvlink; // some GPU is not reached: no switch
     }
+    const bool hidden = !seen || ours_.names_none || theirs_.names_none;
     note(text("%d NVLink%s of %.1f GB/s %s", links, plural(links),
               std::min(ours_.speed_mb_s, theirs_.speed_mb_s) / 1000,
-              seen     ? "through a switch"
-              : meshed ? "whose ends NVML does not name"
-                       : "through a switch that this machine hides"));
+              meshed   ? "whose ends NVML does not name"
+              : hidden ? "through a switch that this machine hides"
+                       : "through a switch"));
     return true;
 }
 

@@ -57,6 +57,18 @@ TEST(graph, an_unreadable_end_is_a_switch)
     EXPECT_EQ(path.links, 18);
 }
 
+// What NVML says in the measured guest: a switch, and all ones for its place.
+TEST(graph, a_switch_without_a_place_is_one_that_the_machine_hides)
+{
+    const auto hidden =
+        path_of(two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n", reached));
+    const auto placeless = path_of(
+        two_gpus("links 0-17 up version 4 speed 26562 remote switch ffffffff:ff:ff.0\n", reached));
+    EXPECT_EQ(placeless.kind, path_kind::nvswitch);
+    EXPECT_EQ(placeless.reason, hidden.reason);
+    EXPECT_EQ(placeless.push_bytes_s, hidden.push_bytes_s);
+}
+
 TEST(graph, a_hidden_end_is_no_evidence_of_nvlink_to_this_peer)
 {
     const auto path =
