@@ -13,7 +13,6 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "mem/mapping.h"

@@ -155,12 +155,11 @@ void probe_cuda(const cuda_api &cuda, machine_facts &facts)
 
 namespace {
 
-// Is there a pair of which neither the driver nor NVML tells how its bytes go?
-bool lacks_pcie(const machine_facts &facts)
+template<typename F> bool any_pair(const machine_facts &facts, F is_one)
 {
     for (size_t a = 0; a < facts.gpus.size(); ++a) {
         for (size_t b = 0; b < facts.gpus.size(); ++b) {
-            if (a != b && facts.pair(a, b).pcie == pcie_level::unknown) {
+            if (a != b && is_one(a, b)) {
                 return true;
             }
         }
@@ -168,18 +167,20 @@ bool lacks_pcie(const machine_facts &facts)
     return false;
 }
 
+// Is there a pair of which neither the driver nor NVML tells how its bytes go?
+bool lacks_pcie(const machine_facts &facts)
+{
+    return any_pair(
+        facts, [&](size_t a, size_t b) { return facts.pair(a, b).pcie == pcie_level::unknown; });
+}
+
+// Or one that is reached, and nobody tells of its links?
 bool lacks_links(const machine_facts &facts)
 {
-    for (size_t a = 0; a < facts.gpus.size(); ++a) {
-        for (size_t b = 0; b < facts.gpus.size(); ++b) {
-            const bool is_silent = facts.gpus[a].links.empty() && facts.gpus[b].links.empty();
-            if (a != b && is_silent && facts.pair(a, b).peer_access &&
-                facts.pair(a, b).nvml_nvlink == p2p_status::unknown) {
-                return true;
-            }
-        }
-    }
-    return false;
+    return any_pair(facts, [&](size_t a, size_t b) {
+        return facts.gpus[a].links.empty() && facts.gpus[b].links.empty() &&
+               facts.pair(a, b).peer_access && facts.pair(a, b).nvml_nvlink == p2p_status::unknown;
+    });
 }
 
 } // namespace

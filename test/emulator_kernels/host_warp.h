@@ -51,22 +51,10 @@ public:
             duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count());
     }
 
-    // A GPU reads both in one go, in no order; here sometimes the one first,
-    // sometimes the other.
     ring_view look(uint32_t number)
     {
-        world_.step();
         ring_view view;
-        bool      slot_first = (++looks_ % 2) != 0;
-        if (slot_first) {
-            view.slot = read_slot(number);
-            world_.step();
-        }
-        view.orders = read_orders();
-        if (!slot_first) {
-            world_.step();
-            view.slot = read_slot(number);
-        }
+        in_one_go([&] { view.slot = read_slot(number); }, [&] { view.orders = read_orders(); });
         return view;
     }
 
@@ -206,21 +194,11 @@ public:
         return fetch;
     }
 
-    // A GPU reads both in one go.
     ring_wait look_again(uint32_t want)
     {
-        world_.step();
         ring_wait wait;
-        bool      slot_first = (++looks_ % 2) != 0;
-        if (slot_first) {
-            wait.slot = read_slot(want);
-            world_.step();
-        }
-        wait.revoked = load(state_->revoked);
-        if (!slot_first) {
-            world_.step();
-            wait.slot = read_slot(want);
-        }
+        in_one_go([&] { wait.slot = read_slot(want); },
+                  [&] { wait.revoked = load(state_->revoked); });
         return wait;
     }
 
@@ -261,6 +239,23 @@ public:
     }
 
 private:
+    // A GPU reads both in one go, in no order; here sometimes the one first,
+    // sometimes the other.
+    template<typename F, typename G> void in_one_go(F read_one, G read_other)
+    {
+        world_.step();
+        bool one_first = (++looks_ % 2) != 0;
+        if (one_first) {
+            read_one();
+            world_.step();
+        }
+        read_other();
+        if (!one_first) {
+            world_.step();
+            read_one();
+        }
+    }
+
     template<typename word> static word load(const word &at) noexcept
     {
         return __atomic_load_n(&at, __ATOMIC_ACQUIRE);

@@ -36,11 +36,9 @@
 #include "engine/ring/ring_phase.h"
 
 #if defined(__CUDACC__)
-#define NVL_RING_STEP        __device__ __forceinline__
-#define NVL_RING_STEP_MEMBER __device__ __forceinline__
+#define NVL_RING_STEP __device__ __forceinline__
 #else
 #define NVL_RING_STEP inline
-#define NVL_RING_STEP_MEMBER
 #endif
 
 namespace nvl {
@@ -92,7 +90,7 @@ public:
     }
 
     // The host has posted up to `tail`, and it is a stream or more than the poller's.
-    template<typename warp> NVL_RING_STEP_MEMBER void raise(warp &self, uint32_t tail)
+    template<typename warp> NVL_RING_STEP void raise(warp &self, uint32_t tail)
     {
         if (!is_ahead() && (granted_ != 0) && (turn_ < ring_turns_max)) {
             ++turn_;
@@ -102,7 +100,7 @@ public:
 
     // Nobody looks ahead any more; `next`: the first number that was not posted when the
     // poller looked last. Returns the first that is not taken.
-    template<typename warp> NVL_RING_STEP_MEMBER uint32_t lower(warp &self, uint32_t next)
+    template<typename warp> NVL_RING_STEP uint32_t lower(warp &self, uint32_t next)
     {
         if (is_ahead()) {
             const uint32_t tag = ring_tag(generation_, turn_);
@@ -116,7 +114,7 @@ public:
         return next;
     }
 
-    template<typename warp> NVL_RING_STEP_MEMBER void tell(warp &self, uint32_t last)
+    template<typename warp> NVL_RING_STEP void tell(warp &self, uint32_t last)
     {
         published_ = last;
         self.publish_tail(ring_tag(generation_, turn_), last);

@@ -36,6 +36,17 @@ constexpr char reached[] =
     "access yes atomics yes nvml_read ok nvml_write ok nvml_nvlink ok nvml_atomics ok";
 constexpr char over_pcie[] = "access yes nvml_read ok nvml_write ok nvml_nvlink not_supported";
 
+// As a guest sees them.
+void hide_ends(machine_facts &facts)
+{
+    for (auto &gpu : facts.gpus) {
+        for (auto &link : gpu.links) {
+            link.remote = link_remote::hidden;
+            link.remote_pci.clear();
+        }
+    }
+}
+
 } // namespace
 
 TEST(graph, a_hidden_end_is_a_switch)
@@ -151,12 +162,7 @@ TEST(graph, a_gpu_that_nvml_is_silent_about_has_the_links_of_its_peer)
 TEST(graph, a_silent_gpu_counts_as_a_peer_in_a_mesh_with_hidden_ends)
 {
     auto facts = machine_named("dgx1-v100");
-    for (auto &gpu : facts.gpus) {
-        for (auto &link : gpu.links) {
-            link.remote = link_remote::hidden;
-            link.remote_pci.clear();
-        }
-    }
+    hide_ends(facts);
     facts.gpus[1].links.clear();
     const graph pairs(facts);
 
@@ -196,12 +202,7 @@ TEST(graph, native_atomics_tell_nothing_on_coherent_hosts_of_old)
 {
     auto facts                      = machine_named("power9-v100-x4");
     facts.pair(0, 2).native_atomics = facts.pair(2, 0).native_atomics = true;
-    for (auto &gpu : facts.gpus) {
-        for (auto &link : gpu.links) {
-            link.remote = link_remote::hidden;
-            link.remote_pci.clear();
-        }
-    }
+    hide_ends(facts);
     EXPECT_EQ(graph(facts).path(0, 2).kind, path_kind::pcie);
     EXPECT_EQ(graph(facts).path(0, 1).kind, path_kind::nvlink);
 }
@@ -262,12 +263,7 @@ TEST(graph, hwloc_tells_of_nvlink_where_nvml_does_not)
 TEST(graph, a_mesh_with_hidden_ends_shares_its_links_out)
 {
     auto facts = machine_named("dgx1-v100");
-    for (auto &gpu : facts.gpus) {
-        for (auto &link : gpu.links) {
-            link.remote = link_remote::hidden;
-            link.remote_pci.clear();
-        }
-    }
+    hide_ends(facts);
     const graph pairs(facts);
 
     // Six links, four peers: one each, which is right for one half and low for the other.

@@ -143,7 +143,8 @@ TEST(probe_nvml, that_is_missing_a_stub_or_failing_takes_no_pair_away)
     }
 }
 
-TEST(probe_nvml, whose_single_calls_fail_takes_no_pair_away)
+// Each function of NVML fails, `when` as in a rule of the emulated driver.
+static void expect_no_pair_taken_away_by_failing(const char *when)
 {
     const char *functions[] = {
 #define NVL_NVML(_need, _name, ...) #_name,
@@ -152,26 +153,21 @@ TEST(probe_nvml, whose_single_calls_fail_takes_no_pair_away)
     };
     for (const char *function : functions) {
         for (const char *code : {"3", "999"}) {
-            const std::string rule = std::string(function) + "=" + code;
+            const std::string rule = std::string(function) + when + "=" + code;
             expect_all_over_nvlink(probed("h200-vm-x2", "NVL_EMU_FAULTS=" + rule), rule);
         }
     }
 }
 
+TEST(probe_nvml, whose_single_calls_fail_takes_no_pair_away)
+{
+    expect_no_pair_taken_away_by_failing("");
+}
+
 // The first call alone: one GPU of the two is then unknown to NVML.
 TEST(probe_nvml, that_is_silent_about_one_gpu_takes_no_pair_away)
 {
-    const char *functions[] = {
-#define NVL_NVML(_need, _name, ...) #_name,
-#include "driver/nvml_symbols.def"
-#undef NVL_NVML
-    };
-    for (const char *function : functions) {
-        for (const char *code : {"3", "999"}) {
-            const std::string rule = std::string(function) + ":1=" + code;
-            expect_all_over_nvlink(probed("h200-vm-x2", "NVL_EMU_FAULTS=" + rule), rule);
-        }
-    }
+    expect_no_pair_taken_away_by_failing(":1");
     const graph dgx(probed("dgx-h100", "NVL_EMU_FAULTS=nvmlDeviceGetHandleByIndex_v2:4=4"));
     for (size_t a = 0; a < dgx.size(); ++a) {
         for (size_t b = 0; b < dgx.size(); ++b) {
