@@ -60,6 +60,10 @@ void config_fill(const ucx_api &api, config_rows *rows) noexcept
     *iface++ =
         row.time("IDLE", "50us", "The copy kernel leaves the GPU after so long without work.",
                  NVL_CONFIG_MEMBER(iface_config, idle));
+    *iface++ = row.time("NARROW", "10us",
+                        "A copy kernel for streams leaves all but one of its SMs after so long "
+                        "without work, or later where streams follow each other later.",
+                        NVL_CONFIG_MEMBER(iface_config, narrow));
     *iface++ = row.time("STAY", "2ms",
                         "The copy kernel leaves after so long in all, and is followed by another "
                         "while there is work: what waits for the whole GPU waits no longer.",

@@ -491,6 +491,8 @@ void take_ring_config(gpu_engine_config *to, const iface_config &from) noexcept
 
     to->use_ring            = from.kernel != UCS_NO;
     ring.idle_ns            = std::max(from.idle, 0.0) * 1e9;
+    ring.narrow_ns          = std::max(from.narrow, 0.0) * 1e9;
+    ring.narrow_most_ns     = ring.idle_ns;
     ring.stay_ns            = std::max(from.stay, 1e-5) * 1e9;
     ring.hello_timeout_ns   = std::max(from.hello, 1e-6) * 1e9;
     ring.patience_ns        = std::max(ring.patience_ns, ring.hello_timeout_ns);

@@ -12,6 +12,8 @@
 //     bool is_cancelled(bool cancelled)  what to believe about a cancellation
 //     uint32_t left_at(uint32_t next)    what to report when leaving
 //     uint32_t answer(uint32_t tag)      what to answer about a number of a stream
+//     uint32_t narrow_from(uint32_t from)  what a worker believes when the kernel narrows
+//     void narrowed()                    it has
 #ifndef NVLINK_TEST_EMULATOR_KERNELS_HOST_WARP_H
 #define NVLINK_TEST_EMULATOR_KERNELS_HOST_WARP_H
 
@@ -149,6 +151,30 @@ public:
             }
         }
         return behind;
+    }
+
+    void set_narrow_from(uint32_t next)
+    {
+        world_.step();
+        store(state_->narrow_from, next);
+    }
+
+    uint32_t narrow_from()
+    {
+        world_.step();
+        return world_.narrow_from(load(state_->narrow_from));
+    }
+
+    void say_narrowed(uint32_t generation)
+    {
+        world_.step();
+        store(shared_->narrowed, generation);
+        world_.narrowed();
+    }
+
+    void rest()
+    {
+        world_.step();
     }
 
     void publish_leave(uint32_t generation, uint32_t next)

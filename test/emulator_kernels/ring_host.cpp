@@ -68,6 +68,15 @@ public:
         return tag;
     }
 
+    uint32_t narrow_from(uint32_t from) noexcept
+    {
+        return from;
+    }
+
+    void narrowed() noexcept
+    {
+    }
+
     uint32_t left_at(uint32_t next) noexcept
     {
         return next;

@@ -90,6 +90,7 @@ struct ring_shared {
     alignas(128) ring_orders orders; // written by the host
     alignas(128) uint32_t hello;     // written by the kernel: generation that has started
     alignas(128) uint64_t left; // written by the kernel: ring_word(generation, first not taken)
+    uint32_t narrowed; // written by the kernel: generation that is no larger than a small one
 };
 
 // What the poller tells the workers; one read of 16 bytes, written in halves.
@@ -112,6 +113,9 @@ constexpr uint32_t ring_workers_max = 2048; // warps of the largest launch
 constexpr uint32_t ring_tag_bits  = 10;
 constexpr uint32_t ring_turns_max = (1u << ring_tag_bits) - 4;
 
+// The turn of a kernel that has narrowed: the workers have other numbers from then on.
+constexpr uint32_t ring_turn_narrow = (1u << ring_tag_bits) - 2;
+
 NVL_RING_CODE uint32_t ring_tag(uint32_t generation, uint32_t turn)
 {
     return (generation << ring_tag_bits | turn) & 0x7fffffffu;
@@ -120,6 +124,11 @@ NVL_RING_CODE uint32_t ring_tag(uint32_t generation, uint32_t turn)
 NVL_RING_CODE bool ring_is_ahead(uint32_t tag)
 {
     return (tag & 1) != 0;
+}
+
+NVL_RING_CODE bool ring_is_narrow(uint32_t tag)
+{
+    return (tag & ((1u << ring_tag_bits) - 1)) == ring_turn_narrow;
 }
 
 // A worker's answer in the high word: it has taken the number.
@@ -131,8 +140,9 @@ struct ring_state {
     alignas(128) ring_published published;
     alignas(128) uint64_t revoked;                   // ring_word(tag, first number that is)
     alignas(128) uint64_t answers[ring_workers_max]; // of each worker: ring_word(tag, number)
-    alignas(128) uint32_t left_at[2]; // of generation g in [g % 2]: where its successor starts
-    alignas(128) uint32_t arrived;    // blocks that have started, of all launches so far
+    alignas(128) uint32_t left_at[2];  // of generation g in [g % 2]: where its successor starts
+    alignas(128) uint32_t arrived;     // blocks that have started, of all launches so far
+    alignas(128) uint32_t narrow_from; // first number that a narrowed kernel's workers share
     alignas(
         128) uint64_t skip[ring_slots]; // ring_word(generation, number): done by the poller itself
 };
@@ -143,18 +153,19 @@ struct ring_launch {
     uint64_t state;  // ring_state
     uint64_t idle_ns;
     uint64_t stay_ns;
+    uint64_t narrow_ns; // without work for so long, it narrows
     uint32_t generation;
     uint32_t first;       // first sequence number to take
     uint32_t follow;      // not 0: start where the generation before this one left instead
     uint32_t alone_bytes; // a lone operation up to this size is done by the poller
     uint32_t blocks;
-    uint32_t arrivals; // what `arrived` is once all of this launch's blocks have started
-    uint32_t granted;  // numbers ahead of the posts that workers look for in a stream; 0: none
-    uint32_t reserved;
+    uint32_t arrivals;     // what `arrived` is once all of this launch's blocks have started
+    uint32_t granted;      // numbers ahead of the posts that workers look for in a stream; 0: none
+    uint32_t narrow_warps; // of the first block that remain when it narrows; 0: it does not
 };
 
 static_assert(sizeof(ring_descriptor) == 32, "two descriptors in a cache line");
-static_assert(sizeof(ring_launch) == 64, "no padding: host and GPU agree");
+static_assert(sizeof(ring_launch) == 72, "no padding: host and GPU agree");
 static_assert(sizeof(ring_atomic_words) <= ring_inline_bytes, "in one slot's inline data");
 static_assert(offsetof(ring_shared, done) == ring_slots * sizeof(ring_descriptor), "");
 

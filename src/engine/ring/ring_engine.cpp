@@ -44,6 +44,7 @@ ring_engine::ring_engine(const cuda_api &cuda, const life_ref &life, lane &fallb
 {
     posted_ = finished_ = config.first_number - 1;
     first_              = config.first_number;
+    narrow_ns_          = config.narrow_ns;
 }
 
 // ---- posting ----------------------------------------------------------------
@@ -122,7 +123,7 @@ ucs_status_t ring_engine::submit(const copy_piece *pieces, size_t count, const o
                          1)) {
         write_slot(pieces->dst, pieces->src, static_cast<uint32_t>(pieces->size_bytes), flags);
         post(end);
-        if (__builtin_expect(!large_, 0)) {
+        if (__builtin_expect(!is_large(), 0)) {
             consider_growth(pieces->size_bytes);
         }
         return UCS_INPROGRESS;
@@ -155,7 +156,7 @@ ucs_status_t ring_engine::submit_cut(const copy_piece *pieces, size_t count, con
         write_copy(pieces[i], chunk_bytes(pieces[i].size_bytes, load), flags);
     }
     post(end);
-    if (!large_) {
+    if (!is_large()) {
         consider_growth(total);
     }
     return UCS_INPROGRESS;
@@ -214,7 +215,7 @@ void ring_engine::post_atomic(waiter *one) noexcept
                ring_kind_atomic | (what.what << ring_atomic_shift));
     post(op_end{one->end.comp, one});
     ++atomics_;
-    if (!large_) {
+    if (!is_large()) {
         consider_growth(what.size_bytes);
     }
 }
@@ -358,7 +359,7 @@ void ring_engine::attend_waiting(uint64_t now) noexcept
     double ahead_ns = std::min(handover_ahead_ns, config_.stay_ns / 4);
     if ((state_ == state::running) && (generation_ == newest_) && (in_flight() != 0) &&
         (now - hello_ticks_ > clock_from_ns(config_.stay_ns - ahead_ns))) {
-        hand_over(large_);
+        hand_over(is_large());
     }
 }
 

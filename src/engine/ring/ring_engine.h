@@ -50,6 +50,10 @@ struct ring_config {
     // The kernel leaves after idle_ns without work, at the latest after stay_ns.
     double idle_ns = 50e3;
     double stay_ns = 2e6;
+    // Before that a large one narrows to as many warps as a small one has, after narrow_ns
+    // without work; up to narrow_most_ns where streams follow each other later than that.
+    double narrow_ns      = 10e3;
+    double narrow_most_ns = 50e3;
     // With work in the ring, a kernel that was launched has this long to report
     // in; without, patience_ns.
     double hello_timeout_ns = 50e3;
@@ -78,6 +82,7 @@ struct ring_counts {
     uint64_t cancelled  = 0;
     uint64_t taken_back = 0; // descriptors
     uint64_t barren     = 0;
+    uint64_t widened    = 0; // launches of a large kernel behind one that had narrowed
 };
 
 // An atomic operation on 4 or 8 bytes that the GPU reaches at `dst`, a multiple of
@@ -129,7 +134,7 @@ public:
     void summon(size_t size_bytes) noexcept
     {
         bool is_right = (state_ == state::running) && !has_left() &&
-                        (large_ || (size_bytes <= config_.alone_bytes));
+                        (is_large() || (size_bytes <= config_.alone_bytes));
         if (__builtin_expect(!is_right, 0)) {
             summon_kernel(size_bytes);
         }
@@ -251,6 +256,11 @@ private:
         return static_cast<uint32_t>(__atomic_load_n(&shared_->left, __ATOMIC_ACQUIRE) >> 32) ==
                newest_;
     }
+    // Is the newest kernel a large one, which has not narrowed?
+    bool is_large() const noexcept
+    {
+        return large_ && (__atomic_load_n(&shared_->narrowed, __ATOMIC_RELAXED) != newest_);
+    }
     void     summon_kernel(size_t size_bytes) noexcept;
     bool     refresh() noexcept;
     void     kernel_gone(uint32_t left_at) noexcept;
@@ -354,6 +364,7 @@ private:
     uint64_t summoned_ticks_ = 0;
     uint64_t not_before_     = 0; // no launch before these ticks
     uint64_t backoff_ticks_  = 0;
+    double   narrow_ns_      = 0; // what the next large kernel is told
     uint64_t stall_ticks_    = 0;
     bool     want_large_     = false; // what was seen since the last launch asks for it
     unsigned barren_         = 0;

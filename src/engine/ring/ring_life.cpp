@@ -307,13 +307,16 @@ bool ring_engine::launch(bool large, bool follow) noexcept
     argument.state       = state_block_.get();
     argument.idle_ns     = static_cast<uint64_t>(config_.idle_ns);
     argument.stay_ns     = static_cast<uint64_t>(config_.stay_ns);
+    argument.narrow_ns   = static_cast<uint64_t>(narrow_ns_);
     argument.generation  = newest_ + 1;
     argument.first       = first_;
     argument.follow      = follow ? 1 : 0;
     argument.alone_bytes = config_.alone_bytes;
     argument.blocks      = large ? config_.large_blocks : config_.small_blocks;
     argument.arrivals    = arrivals_ + argument.blocks;
-    argument.granted  = large ? config_.granted : 0; // the few warps of a small one have no stream
+    argument.granted = large ? config_.granted : 0; // the few warps of a small one have no stream
+    argument.narrow_warps =
+        large ? std::min(config_.large_warps, config_.small_blocks * config_.small_warps) : 0;
     void *arguments[] = {&argument};
 
     if (is_cut_off()) {
@@ -363,9 +366,15 @@ void ring_engine::consider_growth(size_t size_bytes) noexcept
     if ((state_ != state::running) || (generation_ != newest_) || (refused_ >= refused_max)) {
         return;
     }
-    uint32_t leaving = generation_;
+    uint32_t   leaving   = generation_;
+    const bool is_narrow = large_;
     if (launch(true, true)) {
         ++counts_.handovers;
+        if (is_narrow) {
+            ++counts_.widened;
+            narrow_ns_ =
+                std::min(2 * narrow_ns_, std::max(config_.narrow_most_ns, config_.narrow_ns));
+        }
         tell(shared_->orders.leave_now, leaving);
     }
 }
@@ -380,7 +389,7 @@ void ring_engine::summon_kernel(size_t size_bytes) noexcept
 
 bool ring_engine::await(size_t size_bytes, double most_ns) noexcept
 {
-    if (__builtin_expect(ready() && large_, 1)) {
+    if (__builtin_expect(ready() && is_large(), 1)) {
         return true;
     }
     // A list keeps many workers busy, however small its pieces are.
@@ -407,7 +416,7 @@ void ring_engine::summon_now(size_t size_bytes, bool is_burst) noexcept
         if (may_cancel && (now - launched_ticks_ > clock_from_ns(config_.patience_ns))) {
             cancel();
         }
-    } else if ((state_ == state::running) && !large_) {
+    } else if ((state_ == state::running) && !is_large()) {
         consider_growth(size_bytes);
     } else if ((state_ == state::idle) && (first_ == posted_ + 1) && is_burst &&
                (static_cast<int64_t>(now - not_before_) >= 0)) {
@@ -467,6 +476,9 @@ void ring_engine::kernel_gone(uint32_t left_at) noexcept
     state_             = state::idle;
     if (was_cancelled) {
         return; // it took nothing, and all that it could have was taken back
+    }
+    if (large_ && !is_large()) { // and no stream asked for more
+        narrow_ns_ = std::max(narrow_ns_ / 2, config_.narrow_ns);
     }
     if (!ring_reached(posted_ + 1, left_at)) {
         left_at = posted_ + 1; // no kernel takes what was not posted

@@ -20,6 +20,11 @@
 // number answers that it has taken it, since the host was quicker, or leaves it. What was
 // taken is behind the poller then, with all before it, and it looks for the rest itself.
 //
+// A large kernel that finds nothing to do narrows before it leaves: only a few warps of its
+// first block remain, so that the other SMs are the application's. That is a publication
+// like any other, with a tag that says it: whoever sees it and has nothing left to do below
+// the number that goes with it, leaves, or counts anew from there on.
+//
 // Leaving is one decision of one side: the poller stops at a number of its
 // choice and says so (`left`). Whatever is posted from that number on, before
 // or after, was not taken, and the host sends it another way. Not having
@@ -114,6 +119,19 @@ public:
         return next;
     }
 
+    // From `next` on the numbers are those of `workers`, and nobody looks ahead again. What
+    // is marked below it is marked before.
+    template<typename warp> NVL_RING_STEP void narrow(warp &self, uint32_t next, uint32_t workers)
+    {
+        self.set_narrow_from(next);
+        self.fence_device(); // partner: the reading of the tag in ring_work
+        granted_ = 0;
+        first_   = next;
+        workers_ = workers;
+        turn_    = ring_turn_narrow;
+        tell(self, next - 1);
+    }
+
     template<typename warp> NVL_RING_STEP void tell(warp &self, uint32_t last)
     {
         published_ = last;
@@ -155,6 +173,7 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
     bool           is_marked = false; // some are, since the last publication
     uint32_t       empty     = 0;     // looks of a stream in a row that found nothing
     uint32_t       singles   = 0;     // or one descriptor
+    bool           is_narrow = launch.narrow_warps < 2; // or never to be
 
     for (;;) {
         // In a stream a worker looks at the descriptor, and would have to wait for a second reader.
@@ -217,6 +236,12 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
              ((view.orders.leave_drained == generation) || (now_ns - work_ns > launch.idle_ns)))) {
             break;
         }
+        if (!is_narrow && !work && !limit.is_ahead() && (now_ns - work_ns > launch.narrow_ns)) {
+            is_narrow = true;
+            is_marked = false;
+            limit.narrow(self, next, launch.narrow_warps - 1);
+            self.say_narrowed(generation);
+        }
     }
 
     if (is_marked) {
@@ -257,21 +282,48 @@ NVL_RING_STEP void ring_poll(warp &self, const ring_launch &launch, uint32_t fir
     self.say_left(launch.generation, next);
 }
 
+// Does warp number `index` of the kernel stay when it narrows? The poller is the first.
+NVL_RING_STEP bool ring_remains(const ring_launch &launch, uint32_t index)
+{
+    return (index % launch.blocks == 0) && (index / launch.blocks < launch.narrow_warps);
+}
+
 template<typename warp>
 NVL_RING_STEP void ring_work(warp &self, const ring_launch &launch, uint32_t first, uint32_t index,
                              uint32_t workers)
 {
+    // Looks in a row that find nothing until a worker rests: a busy kernel's never do.
+    constexpr uint32_t looks_to_rest = 16;
+
+    uint32_t looks   = 0;
+    bool     is_wide = true; // the kernel has not narrowed, or this worker has work from before
+
     self.answer(index, 0, 0); // what an earlier generation's worker said
     for (uint32_t want = first + index;;) {
         const ring_published seen = self.published();
         const bool           is_of =
             (seen.tag >> ring_tag_bits) == (ring_tag(launch.generation, 0) >> ring_tag_bits);
+        if (is_of && is_wide && ring_is_narrow(seen.tag)) {
+            const uint32_t from = self.narrow_from(); // partner: the fence in ring_limit::narrow
+            if (ring_reached(want, from)) {
+                if (!ring_remains(launch, index + 1)) {
+                    return;
+                }
+                workers = launch.narrow_warps - 1;
+                want    = from + (index + 1) / launch.blocks - 1;
+                is_wide = false;
+            }
+        }
         if (!is_of || !ring_reached(seen.tail, want)) {
             if ((seen.leave_generation == launch.generation) && ring_reached(want, seen.leave_at)) {
                 return;
             }
+            if (++looks > looks_to_rest) {
+                self.rest();
+            }
             continue;
         }
+        looks = 0;
 
         ring_fetch fetch = self.fetch(launch.generation, want, workers);
         if (fetch.skipped != 0) {

@@ -100,6 +100,7 @@ private:
 struct fake_gpu::world {
     fake_gpu &gpu;
     uint64_t  random;
+    unsigned  warp;
 
     struct vanished {};
 
@@ -154,6 +155,18 @@ struct fake_gpu::world {
         return (gpu.how_.bug == planted::denies_what_it_takes) ? tag & ~ring_taken_bit : tag;
     }
 
+    uint32_t narrow_from(uint32_t from) const noexcept
+    {
+        // All of them would agree with each other.
+        const bool is_stubborn = (gpu.how_.bug == planted::keeps_its_numbers) && (warp % 2 != 0);
+        return is_stubborn ? from + 1000000 : from;
+    }
+
+    void narrowed() noexcept
+    {
+        gpu.narrowed_.fetch_add(1);
+    }
+
     uint32_t left_at(uint32_t next)
     {
         if (gpu.how_.bug == planted::never_says_left) {
@@ -184,7 +197,7 @@ void fake_gpu::run_kernel(unsigned blocks, unsigned warps, const void *argument)
     std::vector<std::thread> threads;
     for (unsigned i = 0; i < warps; ++i) {
         threads.emplace_back([=] {
-            world            around{*this, seed + 77 * i};
+            world            around{*this, seed + 77 * i, i};
             host_warp<world> self(around, launch);
             while ((i % blocks != 0) && others_held_.load()) {
                 usleep(50);

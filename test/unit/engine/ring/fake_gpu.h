@@ -22,7 +22,8 @@ enum class planted {
     ignores_cancel,
     reports_one_too_many,
     never_says_left,
-    denies_what_it_takes
+    denies_what_it_takes,
+    keeps_its_numbers // a worker of a kernel that narrows
 };
 
 class fake_gpu {
@@ -98,6 +99,12 @@ public:
         return served_.load();
     }
 
+    // Kernels that have narrowed.
+    uint64_t narrowed() const
+    {
+        return narrowed_.load();
+    }
+
     // Of the largest launch so far.
     unsigned most_blocks() const
     {
@@ -127,6 +134,7 @@ private:
     std::atomic<uint64_t>                     twice_{0};
     std::atomic<uint64_t>                     served_{0};
     std::atomic<uint64_t>                     launches_{0};
+    std::atomic<uint64_t>                     narrowed_{0};
     std::atomic<unsigned>                     most_blocks_{0};
     std::unique_ptr<std::atomic<uint32_t>[]>  last_served_; // for each slot
 };

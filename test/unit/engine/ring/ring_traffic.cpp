@@ -42,6 +42,7 @@ ring_config small_ring()
     config.chunk_limit_bytes  = 1024;
     config.stream_descriptors = 32;
     config.idle_ns            = 100e3;
+    config.narrow_ns          = 20e3;
     config.stay_ns            = 5e6;
     config.hello_timeout_ns   = 300e3;
     config.patience_ns        = 3e6;

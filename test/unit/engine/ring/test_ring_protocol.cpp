@@ -87,6 +87,18 @@ ring_config restless_ring()
     return config;
 }
 
+// Large kernels narrow whenever they find nothing to do.
+ring_config narrowing_ring()
+{
+    ring_config config    = small_ring();
+    config.large_blocks   = 3;
+    config.narrow_ns      = 1e3;
+    config.narrow_most_ns = 1e3;
+    config.idle_ns        = 20e6;
+    config.stay_ns        = 200e6;
+    return config;
+}
+
 } // namespace
 
 TEST(ring_protocol, random_traffic_arrives_once_and_whole)
@@ -101,6 +113,22 @@ TEST(ring_protocol, random_traffic_arrives_once_and_whole)
     EXPECT_EQ(rig.gpu.served_twice(), 0u);
     EXPECT_GT(rig.gpu.served(), count / 10);
     EXPECT_GT(rig.ring->counts().launches, 2u);
+}
+
+// Kernels that narrow and are replaced by wide ones all the time.
+TEST(ring_protocol, narrowing_all_the_time_loses_nothing)
+{
+    const uint64_t count = from_env("NVL_RING_OPS", 60000) / 4;
+    bench_rig      rig(seeded(8), narrowing_ring());
+    ring_traffic   traffic(*rig.copy_lane, *rig.ring, 17);
+
+    traffic_result result = traffic.run(count, 20, 3e6); // gaps in which a busy machine narrows
+    std::cout << story(rig, result) << ", " << rig.gpu.narrowed() << " narrowed, "
+              << rig.ring->counts().widened << " widened\n";
+    expect_clean(result, count);
+    EXPECT_EQ(rig.gpu.served_twice(), 0u);
+    EXPECT_GT(rig.gpu.narrowed(), 20u);
+    EXPECT_GT(rig.ring->counts().widened, 20u);
 }
 
 TEST(ring_protocol, leaving_all_the_time_loses_nothing)
@@ -180,7 +208,8 @@ static void tell_standard_error()
 }
 
 // A mistake shows when two sides cross, which a busy machine may keep them from: in one of `runs`.
-static void exit_if_noticed(fake_gpu::settings how, const ring_config &config, unsigned runs = 1)
+static void exit_if_noticed(fake_gpu::settings how, const ring_config &config, unsigned runs = 1,
+                            double gap_ns = 50e3)
 {
     if (how.bug != planted::nothing) {
         tell_standard_error();
@@ -188,7 +217,7 @@ static void exit_if_noticed(fake_gpu::settings how, const ring_config &config, u
     for (unsigned i = 0; i < runs; ++i, ++how.seed) {
         bench_rig      rig(how, config);
         ring_traffic   traffic(*rig.copy_lane, *rig.ring, 16 + i);
-        traffic_result result = traffic.run(3000, 2, 50e3);
+        traffic_result result = traffic.run(3000, 2, gap_ns);
         if (result.is_hanging || (result.wrong != 0) || (result.late != 0) ||
             (result.failed != 0) || (rig.gpu.served_twice() != 0)) {
             _exit(1);
@@ -241,6 +270,15 @@ TEST(ring_protocol_DeathTest, a_kernel_that_leaves_one_more_than_it_says_is_noti
 TEST(ring_protocol_DeathTest, a_worker_that_denies_what_it_takes_is_noticed)
 {
     expect_noticed_in_passing(planted::denies_what_it_takes, 7);
+}
+
+// Nobody takes the numbers that are its own anew.
+TEST(ring_protocol_DeathTest, a_worker_that_does_not_notice_the_narrowing_is_noticed)
+{
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    fake_gpu::settings how                = seeded(8);
+    how.bug                               = planted::keeps_its_numbers;
+    EXPECT_EXIT(exit_if_noticed(how, narrowing_ring(), 50, 3e6), is_not_clean, "");
 }
 
 } // namespace nvl
