@@ -2,8 +2,8 @@
 //
 // What the copy kernel costs the work beside it, and what an application's kernel that holds the
 // whole GPU costs a copy. Without UCX: two GPUs in this process. Each kind of work runs beside no
-// copy kernel, one that waits for work (small and large launch) and one that is busy, in turns; a
-// figure is the median. Run by hand or by test/gpu/measure_on_gpus; needs libcuda.so.1, and
+// copy kernel, a kernel of one warp that does nothing (what staying costs whoever stays), a copy kernel
+// that waits for work (small and large launch) and one that is busy, in turns; a figure is the median. Run by hand or by test/gpu/measure_on_gpus; needs libcuda.so.1, and
 // libcublas for the GEMM. Prints `work state value unit ratio` a line; --help.
 #include <dlfcn.h>
 #include <getopt.h>
@@ -155,8 +155,11 @@ struct gpu_place {
     CUstream    stream  = nullptr;
 };
 
-enum class state { nothing, small, large, busy };
-const char *const state_names[] = {"alone", "beside_small", "beside_large", "beside_busy"};
+enum class state { nothing, one_warp, small, large, busy };
+constexpr state   states[]      = {state::nothing, state::one_warp, state::small, state::large,
+                                   state::busy};
+const char *const state_names[] = {"alone", "beside_one_warp", "beside_small", "beside_large",
+                                   "beside_busy"};
 
 class bench {
 public:
@@ -179,20 +182,25 @@ private:
     }
 
     std::vector<work> kinds();
+    void              copy_memory(unsigned threads);
     CUfunction        kernel(const char *name);
     void              launch(const char *name, unsigned blocks, unsigned threads, unsigned shared,
-                             std::vector<void *> arguments);
+                             std::vector<void *> arguments, CUstream where = nullptr);
     void              enter(state which);
     void              leave();
+    void              hold(unsigned blocks, unsigned threads, CUstream where);
+    void              let_go(CUstream where);
     void              keep_busy();
     double            time_of(const work &what);
     double            copy_time(gpu_engine &engine);
 
     settings                     wanted_;
     gpu_place                    gpus_[2];
-    void                        *host_   = nullptr;
-    CUmodule                     module_ = nullptr;
-    int                          sms_    = 0;
+    void                        *host_         = nullptr;
+    void                        *words_        = nullptr; // what hold() waits for and says
+    CUstream                     other_stream_ = nullptr;
+    CUmodule                     module_       = nullptr;
+    int                          sms_          = 0;
     std::unique_ptr<blas>        blas_;
     std::unique_ptr<lane>        lane_;
     std::unique_ptr<ring_engine> ring_;
@@ -223,6 +231,8 @@ bench::bench(const settings &wanted) : wanted_(wanted)
         }
     }
     NVL_NEED(cuMemHostAlloc, &host_, wanted.bytes, CU_MEMHOSTALLOC_PORTABLE);
+    NVL_NEED(cuMemHostAlloc, &words_, 4096, CU_MEMHOSTALLOC_PORTABLE);
+    NVL_NEED(cuStreamCreateWithPriority, &other_stream_, CU_STREAM_NON_BLOCKING, 0);
     NVL_NEED(cuDeviceGetAttribute, &sms_, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
              gpus_[0].device);
     if ((beside_image_size_bytes == 0) ||
@@ -251,7 +261,7 @@ CUfunction bench::kernel(const char *name)
 }
 
 void bench::launch(const char *name, unsigned blocks, unsigned threads, unsigned shared,
-                   std::vector<void *> arguments)
+                   std::vector<void *> arguments, CUstream where)
 {
     static std::map<std::string, CUfunction> known;
     CUfunction                              &function = known[name];
@@ -262,13 +272,41 @@ void bench::launch(const char *name, unsigned blocks, unsigned threads, unsigned
                      static_cast<int>(shared));
         }
     }
-    NVL_NEED(cuLaunchKernel, function, blocks, 1, 1, threads, 1, 1, shared, stream(),
-             arguments.data(), nullptr);
+    NVL_NEED(cuLaunchKernel, function, blocks, 1, 1, threads, 1, 1, shared,
+             (where != nullptr) ? where : stream(), arguments.data(), nullptr);
+}
+
+// A kernel that stays until let_go(), 10 s at most; returns once all its blocks run.
+void bench::hold(unsigned blocks, unsigned threads, CUstream where)
+{
+    auto *release = static_cast<uint32_t *>(words_);
+    auto *started = release + 64;
+    __atomic_store_n(release, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(started, 0, __ATOMIC_SEQ_CST);
+    CUdeviceptr at = reinterpret_cast<CUdeviceptr>(release), begun = at + 256;
+    uint64_t    most_ns = 10000000000;
+    launch("nvl_beside_hold", blocks, threads, 0, {&at, &begun, &most_ns}, where);
+    for (double start = now_us();
+         (__atomic_load_n(started, __ATOMIC_SEQ_CST) != blocks) && (now_us() - start < 1e6);) {
+    }
+}
+
+void bench::let_go(CUstream where)
+{
+    __atomic_store_n(static_cast<uint32_t *>(words_), 1, __ATOMIC_SEQ_CST);
+    NVL_NEED(cuStreamSynchronize, where);
+}
+
+void bench::copy_memory(unsigned threads)
+{
+    CUdeviceptr from = gpus_[0].memory, to = from + wanted_.bytes;
+    uint64_t    lines = wanted_.bytes / 16;
+    launch("nvl_beside_memory", static_cast<unsigned>(8 * sms_), threads, 0, {&to, &from, &lines});
 }
 
 std::vector<bench::work> bench::kinds()
 {
-    const CUdeviceptr a = gpus_[0].memory, b = a + wanted_.bytes;
+    const CUdeviceptr a       = gpus_[0].memory;
     const CUdeviceptr matrix  = gemm_rank * gemm_rank * 2;
     const CUdeviceptr host    = reinterpret_cast<CUdeviceptr>(host_);
     const double      bytes   = static_cast<double>(wanted_.bytes);
@@ -280,13 +318,10 @@ std::vector<bench::work> bench::kinds()
          bytes / 1e3, always},
         {"gpu_to_host", "GB/s", [=] { NVL_NEED(cuMemcpyAsync, host, a, wanted_.bytes, stream()); },
          bytes / 1e3, always},
-        {"memory_bound_kernel", "GB/s",
-         [=] {
-             CUdeviceptr to = b, from = a;
-             uint64_t    lines = wanted_.bytes / 16;
-             launch("nvl_beside_memory", static_cast<unsigned>(8 * sms_), block_threads, 0,
-                    {&to, &from, &lines});
-         },
+        {"memory_bound_kernel", "GB/s", [=] { copy_memory(2 * block_threads); }, 2 * bytes / 1e3,
+         kernels},
+        // As many threads as the GPU holds at once: one warp elsewhere, and a block comes later.
+        {"memory_bound_kernel_that_fills_all", "GB/s", [=] { copy_memory(block_threads); },
          2 * bytes / 1e3, kernels},
         {"one_block_an_sm", "1/ms",
          [=] {
@@ -305,7 +340,10 @@ std::vector<bench::work> bench::kinds()
 
 void bench::enter(state which)
 {
-    if (which == state::nothing) {
+    if (which == state::one_warp) {
+        hold(1, 32, other_stream_);
+    }
+    if ((which == state::nothing) || (which == state::one_warp)) {
         return;
     }
     ring_config config;
@@ -358,6 +396,9 @@ void bench::leave()
         feeder_.join();
     }
     ring_.reset();
+    if (module_ != nullptr) {
+        let_go(other_stream_);
+    }
 }
 
 // ---- measuring -----------------------------------------------------------------
@@ -376,7 +417,10 @@ void bench::beside()
     std::map<std::pair<size_t, state>, std::vector<double>> times;
     double                                                  fed_gb_s = 0;
     for (unsigned repeat = 0; repeat < wanted_.repeats; ++repeat) {
-        for (state which : {state::nothing, state::small, state::large, state::busy}) {
+        for (state which : states) {
+            if ((which == state::one_warp) && (module_ == nullptr)) {
+                continue;
+            }
             enter(which);
             double start = now_us();
             for (size_t i = 0; i < all.size(); ++i) {
@@ -399,7 +443,10 @@ void bench::beside()
             continue;
         }
         double alone = median(times[{i, state::nothing}]);
-        for (state which : {state::nothing, state::small, state::large, state::busy}) {
+        for (state which : states) {
+            if (times[{i, which}].empty()) {
+                continue;
+            }
             double time = median(times[{i, which}]);
             fmt::print("{} {} {:.3f} {} {:.4f}\n", all[i].name,
                        state_names[static_cast<size_t>(which)], all[i].amount / time, all[i].unit,
@@ -435,10 +482,6 @@ void bench::under_held_sms()
         fmt::print("# copy while all SMs are held: not measured, no kernels\n");
         return;
     }
-    void *words = nullptr;
-    NVL_NEED(cuMemHostAlloc, &words, 4096, CU_MEMHOSTALLOC_PORTABLE);
-    auto                               *release = static_cast<uint32_t *>(words);
-    auto                               *started = release + 64;
     std::map<bool, std::vector<double>> times;
     for (unsigned repeat = 0; repeat < wanted_.repeats; ++repeat) {
         for (bool use_ring : {false, true}) {
@@ -448,30 +491,19 @@ void bench::under_held_sms()
             if (!made.ok()) {
                 die("no engine");
             }
-            __atomic_store_n(release, 0, __ATOMIC_SEQ_CST);
-            __atomic_store_n(started, 0, __ATOMIC_SEQ_CST);
-            CUdeviceptr at = reinterpret_cast<CUdeviceptr>(release), begun = at + 256;
-            uint64_t    most_ns = 2000000000;
-            // 2 x 1024 threads fill an SM.
-            const unsigned blocks = static_cast<unsigned>(2 * sms_);
-            launch("nvl_beside_hold", blocks, 1024, 0, {&at, &begun, &most_ns});
-            for (double start = now_us(); (__atomic_load_n(started, __ATOMIC_SEQ_CST) != blocks) &&
-                                          (now_us() - start < 1e6);) {
-            }
+            hold(static_cast<unsigned>(2 * sms_), 1024, stream()); // 2 x 1024 threads fill an SM
             std::vector<double> some;
             for (int i = 0; i < 200; ++i) {
                 some.push_back(copy_time(*made.value()));
             }
             times[use_ring].push_back(median(some));
-            __atomic_store_n(release, 1, __ATOMIC_SEQ_CST);
-            NVL_NEED(cuStreamSynchronize, stream());
+            let_go(stream());
         }
     }
     double engine = median(times[false]), both = median(times[true]);
     fmt::print("copy_8B_while_all_sms_are_held copy_engine_only {:.3f} us 1.0000\n", engine);
     fmt::print("copy_8B_while_all_sms_are_held both_engines {:.3f} us {:.4f}\n", both,
                engine / both);
-    NVL_NEED(cuMemFreeHost, words);
 }
 
 [[noreturn]] void usage(int code)

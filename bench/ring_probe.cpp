@@ -91,7 +91,9 @@ public:
         die("options: only=lat,rate,cpu,life,soak engine=both|ring|copy small_kernel=NAME "
             "large_kernel=NAME small_warps= "
             "small_blocks= large_blocks= warps= alone= chunk_small= chunk_large= chunk_stream= "
-            "chunk_limit= stream_descriptors= idle_us= stay_us= hello_us= soak_s= seed= gpus=0,1 "
+            "chunk_limit= stream_descriptors= idle_us= narrow_us= narrow_most_us= stay_us= "
+            "hello_us= "
+            "soak_s= seed= gpus=0,1 "
             "size=BYTES count=N");
     }
 
@@ -117,6 +119,8 @@ ring_config config_of(const options &opts)
     word("chunk_limit", config.chunk_limit_bytes);
     word("stream_descriptors", config.stream_descriptors);
     config.idle_ns           = opts.number("idle_us", config.idle_ns / 1e3) * 1e3;
+    config.narrow_ns         = opts.number("narrow_us", config.narrow_ns / 1e3) * 1e3;
+    config.narrow_most_ns    = opts.number("narrow_most_us", config.narrow_most_ns / 1e3) * 1e3;
     config.stay_ns           = opts.number("stay_us", config.stay_ns / 1e3) * 1e3;
     config.hello_timeout_ns  = opts.number("hello_us", config.hello_timeout_ns / 1e3) * 1e3;
     static std::string small = opts.text("small_kernel", config.small_kernel);
@@ -580,9 +584,9 @@ void probe::soak()
     }
     const ring_counts &counts = ring_->counts();
     fmt::print("soak ops={} by_ring={} bytes={} errors={} launches={} handovers={} cancelled={} "
-               "barren={} taken_back={}\n",
+               "barren={} taken_back={} widened={}\n",
                batches * 24, soaked_by_ring_, bytes, errors, counts.launches, counts.handovers,
-               counts.cancelled, counts.barren, counts.taken_back);
+               counts.cancelled, counts.barren, counts.taken_back, counts.widened);
     if (errors != 0) {
         die("wrong bytes");
     }

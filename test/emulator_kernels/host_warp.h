@@ -13,7 +13,7 @@
 //     uint32_t left_at(uint32_t next)    what to report when leaving
 //     uint32_t answer(uint32_t tag)      what to answer about a number of a stream
 //     uint32_t narrow_from(uint32_t from)  what a worker believes when the kernel narrows
-//     void narrowed()                    it has
+//     void said_hello(), narrowed()      the kernel has
 #ifndef NVLINK_TEST_EMULATOR_KERNELS_HOST_WARP_H
 #define NVLINK_TEST_EMULATOR_KERNELS_HOST_WARP_H
 
@@ -244,6 +244,7 @@ public:
     {
         world_.step();
         store(shared_->hello, generation);
+        world_.said_hello();
         world_.step();
     }
 

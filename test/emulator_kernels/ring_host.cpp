@@ -73,6 +73,10 @@ public:
         return from;
     }
 
+    void said_hello() noexcept
+    {
+    }
+
     void narrowed() noexcept
     {
     }

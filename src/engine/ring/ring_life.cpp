@@ -280,10 +280,17 @@ ring_engine::~ring_engine()
         tell(shared_->orders.cancel, newest_);
         tell(shared_->orders.leave_now, generation_);
     }
+    const auto send_away = [this] {
+        // One that follows may have come without anybody looking, or come now.
+        if ((shared_ != nullptr) && (seen(shared_->hello) == newest_)) {
+            tell(shared_->orders.leave_now, newest_);
+        }
+    };
     context_guard   guard(cuda_, *life_); // refused: no kernel is there any more
     relaxed_capture relaxed(cuda_);
     uint64_t        start = clock_ticks();
     while (guard.ok() && (cuda_.cuStreamQuery(stream_.get()) == CUDA_ERROR_NOT_READY)) {
+        send_away();
         if (clock_ticks() - start > clock_from_ns(close_timeout_ns)) {
             NVL_WARN("the copy kernel does not leave: its memory is not freed");
             (void)new (std::nothrow) primary_context(std::move(home_));
@@ -363,6 +370,9 @@ void ring_engine::consider_growth(size_t size_bytes) noexcept
         return;
     }
     want_large_ = true;
+    if ((state_ == state::running) && (generation_ != newest_)) {
+        (void)refresh(); // the one behind it may have come meanwhile
+    }
     if ((state_ != state::running) || (generation_ != newest_) || (refused_ >= refused_max)) {
         return;
     }

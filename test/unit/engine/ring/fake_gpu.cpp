@@ -162,6 +162,11 @@ struct fake_gpu::world {
         return is_stubborn ? from + 1000000 : from;
     }
 
+    void said_hello() noexcept
+    {
+        gpu.hellos_.fetch_add(1);
+    }
+
     void narrowed() noexcept
     {
         gpu.narrowed_.fetch_add(1);
@@ -182,6 +187,7 @@ void fake_gpu::run_kernel(unsigned blocks, unsigned warps, const void *argument)
     memcpy(&launch, argument, sizeof(launch));
     uint64_t seed = how_.seed * 0x10001 + launches_.fetch_add(1);
     most_blocks_.store(std::max(most_blocks_.load(), blocks));
+    last_narrow_ns_.store(launch.narrow_ns);
 
     uint64_t r = mixed(seed);
     if ((how_.late_launch != 0) && (r % how_.late_launch == 0)) {

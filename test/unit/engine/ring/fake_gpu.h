@@ -105,6 +105,18 @@ public:
         return narrowed_.load();
     }
 
+    // Kernels that have reported in.
+    uint64_t hellos() const
+    {
+        return hellos_.load();
+    }
+
+    // What the last launch was told.
+    uint64_t last_narrow_ns() const
+    {
+        return last_narrow_ns_.load();
+    }
+
     // Of the largest launch so far.
     unsigned most_blocks() const
     {
@@ -135,6 +147,8 @@ private:
     std::atomic<uint64_t>                     served_{0};
     std::atomic<uint64_t>                     launches_{0};
     std::atomic<uint64_t>                     narrowed_{0};
+    std::atomic<uint64_t>                     hellos_{0};
+    std::atomic<uint64_t>                     last_narrow_ns_{0};
     std::atomic<unsigned>                     most_blocks_{0};
     std::unique_ptr<std::atomic<uint32_t>[]>  last_served_; // for each slot
 };

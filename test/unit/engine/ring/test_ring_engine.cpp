@@ -328,6 +328,63 @@ TEST_F(ring_engine_test, lets_go_of_what_was_used_when_it_is_closed)
     EXPECT_EQ(comp_.count, 1000) << "nobody is told";
 }
 
+// Nobody has looked since the kernel behind the first one reported in.
+TEST_F(ring_engine_test, closing_does_not_wait_for_the_idle_time_of_a_kernel_that_followed)
+{
+    open(patient());
+    ASSERT_TRUE(wake());
+    ring_->summon(60000);
+    ASSERT_EQ(ring_->counts().handovers, 1u);
+    ASSERT_TRUE(comes_true([&] { return gpu_.hellos() == 2; }));
+
+    uint64_t start = clock_ticks();
+    ring_.reset();
+    EXPECT_LT(clock_ticks() - start, clock_from_ns(4e9));
+}
+
+TEST_F(ring_engine_test, a_large_kernel_narrows_and_the_next_stream_gets_another)
+{
+    ring_config config  = patient();
+    config.large_blocks = 3;
+    config.narrow_ns    = 1e3;
+    open(config);
+    ASSERT_TRUE(wake(60000));
+    ASSERT_TRUE(comes_true([&] { return gpu_.narrowed() == 1; }));
+
+    // What one warp does alone needs no more.
+    copy_piece what = piece(0, 8);
+    ring_->summon(8);
+    ASSERT_EQ(ring_->submit(&what, 1, end()), UCS_INPROGRESS);
+    EXPECT_TRUE(finishes(1));
+    EXPECT_EQ(ring_->counts().launches, 1u);
+
+    // What the few that remain would take turns for does.
+    what = piece(0, 60000);
+    ring_->summon(what.size_bytes);
+    ASSERT_EQ(ring_->submit(&what, 1, end()), UCS_INPROGRESS);
+    EXPECT_TRUE(finishes(2));
+    EXPECT_EQ(memcmp(dst_, src_, 60000), 0);
+    EXPECT_EQ(ring_->counts().widened, 1u);
+}
+
+// Streams that follow each other keep their kernel longer and longer.
+TEST_F(ring_engine_test, narrows_later_where_streams_follow_each_other)
+{
+    ring_config config    = patient();
+    config.narrow_ns      = 1e6;
+    config.narrow_most_ns = 8e6;
+    open(config);
+    ASSERT_TRUE(wake(60000));
+    for (unsigned i = 0; i < 5; ++i) {
+        ASSERT_TRUE(comes_true([&] { return gpu_.narrowed() == i + 1; }));
+        ASSERT_TRUE(comes_true([&] {
+            ring_->summon(60000);
+            return (ring_->counts().widened == i + 1) && ring_->ready();
+        }));
+    }
+    EXPECT_EQ(gpu_.last_narrow_ns(), 8000000u);
+}
+
 TEST_F(ring_engine_test, leaves_when_asked)
 {
     open(patient());
