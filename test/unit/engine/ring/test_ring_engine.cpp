@@ -465,6 +465,7 @@ TEST_F(ring_engine_test, a_kernel_that_vanished_is_replaced_by_the_copy_engine)
     fake_gpu    gpu(how);
     ring_config config = patient();
     config.idle_ns     = 1e6;
+    config.narrow_ns   = 1e9; // or another kernel would follow and do the work
     lane_config lanes;
     lanes.completion = lane_completion::by_word;
     auto copy_lane   = std::move(lane::create(gpu.cuda(), nullptr, lanes).value());
