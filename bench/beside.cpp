@@ -257,6 +257,9 @@ CUfunction bench::kernel(const char *name)
     if (cuda().cuFuncLoad != nullptr) {
         NVL_NEED(cuFuncLoad, function);
     }
+    // As the copy kernel: one that stays must not take the room for others' shared memory.
+    NVL_NEED(cuFuncSetAttribute, function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+             CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     return function;
 }
 
@@ -478,8 +481,8 @@ double bench::copy_time(gpu_engine &engine)
 // A kernel on every SM, then copies one at a time, with and without the copy kernel.
 void bench::under_held_sms()
 {
-    if (module_ == nullptr) {
-        fmt::print("# copy while all SMs are held: not measured, no kernels\n");
+    if ((module_ == nullptr) || (gpus_[0].device == gpus_[1].device)) {
+        fmt::print("# copy while all SMs are held: not measured, no kernels or one GPU\n");
         return;
     }
     std::map<bool, std::vector<double>> times;
