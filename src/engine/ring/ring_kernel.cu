@@ -31,28 +31,35 @@ public:
         return from(t, 0);
     }
 
-    __device__ __forceinline__ ring_view look(uint32_t number) const
+    // False, and nothing is read: `number` is not posted, and the generation is not to leave.
+    __device__ __forceinline__ bool look(uint32_t number, uint32_t generation,
+                                         ring_view *view) const
     {
         uint64_t at = (lane_ < 2) ? slot_half(number) : address(&shared_->orders);
         uint4    v  = make_uint4(0, 0, 0, 0);
         if (lane_ < 3) {
             v = load_line(at);
         }
-        ring_view view;
-        view.slot                 = slot_of(v);
-        view.orders.tail          = from(v.x, 2);
-        view.orders.leave_now     = from(v.y, 2);
-        view.orders.leave_drained = from(v.z, 2);
-        return view;
+        if (!is_news(v, 2, number, generation)) {
+            return false;
+        }
+        view->slot   = slot_of(v);
+        view->orders = orders_of(v, 2);
+        return true;
     }
 
-    __device__ __forceinline__ ring_orders look_at_orders() const
+    __device__ __forceinline__ bool look_at_orders(uint32_t number, uint32_t generation,
+                                                   ring_orders *orders) const
     {
         uint4 v = make_uint4(0, 0, 0, 0);
         if (lane_ == 0) {
             v = load_line(address(&shared_->orders));
         }
-        return {from(v.x, 0), from(v.y, 0), from(v.z, 0), 0};
+        if (!is_news(v, 0, number, generation)) {
+            return false;
+        }
+        *orders = orders_of(v, 0);
+        return true;
     }
 
     __device__ __forceinline__ void copy_alone(const ring_descriptor &slot) const
@@ -300,6 +307,20 @@ private:
     __device__ __forceinline__ uint64_t slot_half(uint32_t number) const
     {
         return address(&shared_->slots[ring_slot(number)]) + 16 * lane_;
+    }
+
+    // Of orders that `lane` holds.
+    __device__ __forceinline__ bool is_news(uint4 v, uint32_t lane, uint32_t number,
+                                            uint32_t generation) const
+    {
+        return __any_sync(all_lanes,
+                          (lane_ == lane) && (ring_reached(v.x, number) || (v.y == generation) ||
+                                              (v.z == generation))) != 0;
+    }
+
+    __device__ __forceinline__ static ring_orders orders_of(uint4 v, uint32_t lane)
+    {
+        return {from(v.x, lane), from(v.y, lane), from(v.z, lane), 0};
     }
 
     // From the halves that lanes 0 and 1 hold.
