@@ -172,6 +172,76 @@ TEST(graph, a_silent_gpu_counts_as_a_peer_in_a_mesh_with_hidden_ends)
     EXPECT_FALSE(pairs.path(1, 4).reachable());
 }
 
+// What was measured (p2pBandwidthLatencyTest, writes, one direction) or, where it says so, what is left of a
+// lane's rate (PCI Express Base Specification) for payloads of 128 bytes behind 24 bytes of header. Within a
+// tenth; between sockets processors differ by more than that: from 39 to 51 GB/s of the same slot.
+TEST(pcie_estimate, is_near_what_is_known)
+{
+    constexpr double payload = 128.0 / 152.0;
+    const char       ada[]   = "4 x RTX 6000 Ada, 2 x EPYC 9374F";
+    const char       turin[] = "4 x RTX PRO 6000, 2 x EPYC Turin (voipmonitor/rtx6kpro)";
+    const char       genoa[] = "8 x RTX PRO 6000, 2 x EPYC 9374F (voipmonitor/rtx6kpro)";
+    const struct {
+        int         generation, width;
+        const char *level;
+        double      gb_s, tolerance;
+        const char *source;
+    } known[] = {
+        {3, 16, "single", 15.75 * payload, 0.1, "8 GT/s, 128b/130b"},
+        {3, 16, "node", 15.75 * payload, 0.1, "8 GT/s, 128b/130b"},
+        {3, 8, "single", 7.88 * payload, 0.1, "8 GT/s, 128b/130b"},
+        {4, 16, "single", 31.5 * payload, 0.1, "16 GT/s, 128b/130b"},
+        {4, 16, "node", 26.3, 0.1, ada},
+        {4, 16, "system", 26.3, 0.2, ada},
+        {4, 8, "single", 15.75 * payload, 0.1, "16 GT/s, 128b/130b"},
+        {5, 16, "multiple", 54.3, 0.1, "8 x RTX PRO 6000 behind switches (lukealonso/p2pmark)"},
+        {5, 16, "node", 56.6, 0.1, turin},
+        {5, 16, "node", 54, 0.1, genoa},
+        {5, 16, "system", 51, 0.2, turin},
+        {5, 16, "system", 39, 0.2, genoa},
+        {5, 8, "single", 31.5 * payload, 0.1, "32 GT/s, 128b/130b"},
+    };
+    for (const auto &one : known) {
+        auto facts = two_gpus("", std::string(over_pcie) + " pcie " + one.level);
+        for (auto &gpu : facts.gpus) {
+            gpu.pcie_gen   = one.generation;
+            gpu.pcie_width = one.width;
+        }
+        const auto path = path_of(facts);
+        EXPECT_EQ(path.kind, path_kind::pcie);
+        EXPECT_NEAR(path.push_bytes_s / 1e9, one.gb_s, one.tolerance * one.gb_s)
+            << "generation " << one.generation << " x" << one.width << " " << one.level << ": "
+            << one.source;
+        EXPECT_NEAR(path.pull_bytes_s / 1e9, one.gb_s, one.tolerance * one.gb_s) << one.source;
+    }
+}
+
+// The slower slot of the two.
+TEST(pcie_estimate, is_that_of_the_narrower_slot)
+{
+    auto       facts         = two_gpus("", over_pcie);
+    const auto even          = path_of(facts);
+    facts.gpus[1].pcie_width = 8;
+
+    EXPECT_DOUBLE_EQ(path_of(facts).push_bytes_s, even.push_bytes_s / 2);
+    EXPECT_DOUBLE_EQ(graph(facts).path(1, 0).push_bytes_s, even.push_bytes_s / 2);
+}
+
+// A read waits for an answer; over PCIe each crossing takes longer.
+TEST(graph, a_push_is_sooner_done_than_a_pull)
+{
+    const auto nvlink =
+        path_of(two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n", reached));
+    const auto pcie = path_of(two_gpus("", over_pcie));
+    const auto lone = graph(machine_named("h100-pcie-x1")).best();
+
+    EXPECT_NEAR(nvlink.push_latency_s, 7.7e-6, 1e-9) << "2 x H200, see figures.h";
+    EXPECT_NEAR(nvlink.pull_latency_s, 10.7e-6, 1e-9);
+    EXPECT_NEAR(pcie.push_latency_s, 9.2e-6, 1e-9);
+    EXPECT_NEAR(pcie.pull_latency_s, 13.7e-6, 1e-9);
+    EXPECT_LT(lone.push_latency_s, lone.pull_latency_s);
+}
+
 TEST(graph, the_driver_is_believed_when_nvml_denies_peer_access)
 {
     const auto path =
