@@ -116,6 +116,15 @@ void check_nvml(machine_report &report)
             fmt::format("NVML cannot be initialised (code {})", facts.nvml_code),
             "run nvidia-smi, which uses the same library, and see what it says");
         return;
+    case nvml_state::hanging:
+        add(report, severity::slower,
+            fmt::format("NVML does not return from {}: pairs are judged by what the driver says "
+                        "alone, and links cannot be counted",
+                        facts.nvml_call),
+            "see whether nvidia-smi answers, which uses the same library, and look at dmesg for "
+            "Xid "
+            "messages; a GPU that has fallen off the bus (Xid 79) makes NVML hang");
+        return;
     }
 }
 

@@ -281,6 +281,8 @@ void parser::read_nvml(line_words &words)
     facts_.nvml = choice(words.next("a state"), nvml_state_words);
     if (facts_.nvml == nvml_state::failing) {
         facts_.nvml_code = number(words.next("a code"), 1, 999);
+    } else if (facts_.nvml == nvml_state::hanging) {
+        facts_.nvml_call = words.next("a call");
     }
 }
 

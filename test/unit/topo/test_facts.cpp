@@ -119,6 +119,17 @@ TEST(facts, every_value_survives_printing)
     EXPECT_DOUBLE_EQ(back.pair(0, 1).push.rate_gb_s, 0);
 }
 
+TEST(facts, of_an_nvml_that_hangs_name_the_call)
+{
+    machine_facts facts = parsed(two_gpus);
+    facts.nvml          = nvml_state::hanging;
+    facts.nvml_call     = "nvmlInit_v2";
+    const auto back     = parsed(facts_print(facts));
+
+    EXPECT_EQ(back.nvml, nvml_state::hanging);
+    EXPECT_EQ(back.nvml_call, "nvmlInit_v2");
+}
+
 TEST(facts, eighteen_equal_links_are_one_line)
 {
     machine_facts facts = parsed(two_gpus);

@@ -297,7 +297,8 @@ TEST(graph, the_driver_is_believed_when_it_denies_peer_access)
 
 TEST(graph, nvml_that_fails_changes_neither_reach_nor_direction)
 {
-    for (nvml_state state : {nvml_state::missing, nvml_state::stub, nvml_state::failing}) {
+    for (nvml_state state :
+         {nvml_state::missing, nvml_state::stub, nvml_state::failing, nvml_state::hanging}) {
         auto facts      = two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n", reached);
         facts.nvml      = state;
         const auto path = path_of(facts);

@@ -233,6 +233,21 @@ TEST(probe_nvml, whose_start_is_slow_is_given_up_on)
     EXPECT_EQ(found.gpus[0].nvml, facts_unknown);
 }
 
+// Wherever it hangs: at its start, in the middle, at its end.
+TEST(probe_nvml, that_hangs_is_left_behind_and_is_as_good_as_missing)
+{
+    for (const std::string call : {"nvmlInit_v2", "nvmlDeviceGetUUID", "nvmlShutdown"}) {
+        const auto start = std::chrono::steady_clock::now();
+        const auto found = probed("h200-vm-x2", "NVL_EMU_FAULTS=" + call + "=hang");
+        expect_all_over_nvlink(found, call);
+        EXPECT_EQ(found.nvml, nvml_state::hanging) << call;
+        EXPECT_EQ(found.nvml_call, call);
+        EXPECT_EQ(found.gpus[0].nvml, facts_unknown) << call;
+        // Five seconds of waiting, and the process itself.
+        EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15)) << call;
+    }
+}
+
 TEST(probe_cuda, by_index_and_by_uuid_is_the_process_s_order)
 {
     const auto file = machine_named("dgx1-v100");
