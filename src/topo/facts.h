@@ -163,9 +163,10 @@ struct machine_facts {
     nvml_state              nvml         = nvml_state::present;
     int                     nvml_code    = 0; // what nvmlInit answers when failing
     std::string             nvml_call;        // that did not return when hanging
-    int                     numa_nodes = 1;
-    int                     peer_limit = 0;     // peers that one GPU may enable; 0: no limit
-    bool                    imex       = false; // this user may use an IMEX channel (fabric)
+    int                     nvml_untold = 0;  // GPUs that NVML counts and tells nothing else of
+    int                     numa_nodes  = 1;
+    int                     peer_limit  = 0;     // peers that one GPU may enable; 0: no limit
+    bool                    imex        = false; // this user may use an IMEX channel (fabric)
     std::vector<gpu_facts>  gpus;
     std::vector<pair_facts> pairs; // gpus.size() squared, by row; the diagonal is unused
 

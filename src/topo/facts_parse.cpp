@@ -311,6 +311,8 @@ bool parser::machine_key(std::string_view key, line_words &words)
         facts_.cuda_version = number(words.next("a number"), 0, 1000000);
     } else if (key == "nvml_state") {
         read_nvml(words);
+    } else if (key == "nvml_untold") {
+        facts_.nvml_untold = number(words.next("a count"), 0, facts_max_gpus);
     } else if (key == "numa_nodes") {
         facts_.numa_nodes = number(words.next("a count"), 1, 1024);
     } else if (key == "peer_limit") {

@@ -92,6 +92,9 @@ void print_machine(std::string &out, const machine_facts &facts)
     } else if (facts.nvml == nvml_state::hanging) {
         append(out, " %s", facts.nvml_call.c_str());
     }
+    if (facts.nvml_untold > 0) {
+        append(out, "\nnvml_untold %d", facts.nvml_untold);
+    }
     append(out, "\nnuma_nodes %d\npeer_limit %d\nimex %s\n", facts.numa_nodes, facts.peer_limit,
            yes_or_no(facts.imex));
 }

@@ -373,8 +373,9 @@ void nvml_probe::run()
     devices_.resize(facts_.gpus.size());
     for (unsigned index = 0; index < count; ++index) {
         nvml_device device = nullptr;
-        if (ask(nvml_->nvmlDeviceGetHandleByIndex_v2, index, &device) == nvml_success) {
-            (void)find_gpu(index, device);
+        if (ask(nvml_->nvmlDeviceGetHandleByIndex_v2, index, &device) != nvml_success ||
+            !find_gpu(index, device)) {
+            ++facts_.nvml_untold;
         }
     }
     for (size_t i = 0; i < devices_.size(); ++i) {

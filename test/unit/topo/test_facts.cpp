@@ -80,6 +80,7 @@ TEST(facts, every_value_survives_printing)
     facts.source        = "one line\nanother line";
     facts.nvml          = nvml_state::failing;
     facts.nvml_code     = 999;
+    facts.nvml_untold   = 2;
     facts.imex          = true;
     facts.peer_limit    = 8;
     auto &gpu           = facts.gpus[1];
@@ -107,6 +108,7 @@ TEST(facts, every_value_survives_printing)
     EXPECT_EQ(facts_print(back), text);
     EXPECT_EQ(back.source, facts.source);
     EXPECT_EQ(back.nvml_code, 999);
+    EXPECT_EQ(back.nvml_untold, 2);
     EXPECT_EQ(back.gpus[1].mig_uuid, gpu.mig_uuid);
     EXPECT_EQ(back.gpus[1].fabric.clique, 7u);
     EXPECT_EQ(back.gpus[1].cuda, facts_unknown);
