@@ -67,20 +67,29 @@ void check_driver(machine_report &report)
     }
 }
 
-// GPUs of CUDA that NVML, which works, does not show or cannot be asked about.
+// GPUs that NVML, which works, does not show or cannot be asked about.
 void check_silence(machine_report &report)
 {
-    const machine_facts &facts = report.pairs.facts();
+    const machine_facts &facts  = report.pairs.facts();
+    int                  hidden = facts.nvml_untold;
 
     for (size_t i = 0; i < facts.gpus.size(); ++i) {
         const gpu_facts &gpu = facts.gpus[i];
         if (gpu.cuda >= 0 && gpu.nvml < 0 && gpu.mig != mig_mode::instance) {
+            --hidden;
             add(report, severity::slower,
                 fmt::format("NVML says nothing about GPU {}: its links are taken for those of its "
                             "peers, or of its model",
                             i),
                 "see whether nvidia-smi shows the GPU, and look at dmesg for Xid messages");
         }
+    }
+    if (hidden > 0) {
+        add(report, severity::slower,
+            fmt::format("NVML says nothing about {} GPU{} that CUDA hides from this process: taken "
+                        "for reached as well as the best pair",
+                        hidden, hidden == 1 ? "" : "s"),
+            "see whether nvidia-smi shows all GPUs, and look at dmesg for Xid messages");
     }
 }
 
@@ -115,6 +124,15 @@ void check_nvml(machine_report &report)
         add(report, severity::slower,
             fmt::format("NVML cannot be initialised (code {})", facts.nvml_code),
             "run nvidia-smi, which uses the same library, and see what it says");
+        return;
+    case nvml_state::hanging:
+        add(report, severity::slower,
+            fmt::format("NVML does not return from {}: pairs are judged by what the driver says "
+                        "alone, and links cannot be counted",
+                        facts.nvml_call),
+            "see whether nvidia-smi answers, which uses the same library, and look at dmesg for "
+            "Xid "
+            "messages; a GPU that has fallen off the bus (Xid 79) makes NVML hang");
         return;
     }
 }

@@ -105,12 +105,13 @@ std::string machine_text(const machine_report &report)
     std::string          text  = fmt::format("Machine  {} ({}{})\n", facts.machine, report.origin,
                                    report.emulated ? ", emulated driver" : "");
 
-    text +=
-        fmt::format("         driver {}, CUDA {}.{}, NVML {}{}, {} NUMA node{}\n",
-                    facts.driver.empty() ? "unknown" : facts.driver, facts.cuda_version / 1000,
-                    facts.cuda_version % 1000 / 10, to_text(facts.nvml),
-                    facts.nvml == nvml_state::failing ? fmt::format(" ({})", facts.nvml_code) : "",
-                    facts.numa_nodes, facts.numa_nodes == 1 ? "" : "s");
+    text += fmt::format("         driver {}, CUDA {}.{}, NVML {}{}, {} NUMA node{}\n",
+                        facts.driver.empty() ? "unknown" : facts.driver, facts.cuda_version / 1000,
+                        facts.cuda_version % 1000 / 10, to_text(facts.nvml),
+                        facts.nvml == nvml_state::failing   ? fmt::format(" ({})", facts.nvml_code)
+                        : facts.nvml == nvml_state::hanging ? fmt::format(" ({})", facts.nvml_call)
+                                                            : "",
+                        facts.numa_nodes, facts.numa_nodes == 1 ? "" : "s");
     for (size_t i = 0; i < facts.gpus.size(); ++i) {
         const gpu_facts &gpu = facts.gpus[i];
         text += fmt::format("GPU {:<4} {}  {}  {}  {} GiB", i, short_name(gpu), gpu.pci,

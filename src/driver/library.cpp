@@ -25,4 +25,13 @@ void *library::symbol(const char *name) const noexcept
     return (handle_ != nullptr) ? dlsym(handle_, name) : nullptr;
 }
 
+void keep_loaded(const void *code) noexcept
+{
+    Dl_info info;
+    // The program itself is not found by its name, and need not be.
+    if (dladdr(code, &info) != 0) {
+        (void)dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+    }
+}
+
 } // namespace nvl

@@ -35,6 +35,10 @@ private:
     std::string error_;
 };
 
+// The library that holds `code` stays in the process from now on, whoever closes it: for threads
+// that cannot be ended. Any thread.
+void keep_loaded(const void *code) noexcept;
+
 } // namespace nvl
 
 #endif

@@ -44,7 +44,8 @@ nvml_api load()
 
 const nvml_api &nvml_api::get()
 {
-    static const nvml_api api = load();
+    // Never destroyed: a thread that NVML held for too long may come back while the process exits.
+    static const nvml_api &api = *new nvml_api(load());
     return api;
 }
 

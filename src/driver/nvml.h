@@ -31,6 +31,21 @@ struct nvml_api {
     // Any thread.
     static const nvml_api &get();
 
+    // The name of a function of the table.
+    template<typename F> const char *name_of(F function) const noexcept
+    {
+        const auto is = [&](auto member) {
+            return reinterpret_cast<void (*)()>(member) == reinterpret_cast<void (*)()>(function);
+        };
+#define NVL_NVML(_need, _name, ...) \
+    if (is(_name)) {                \
+        return #_name;              \
+    }
+#include "driver/nvml_symbols.def"
+#undef NVL_NVML
+        return "";
+    }
+
     bool        complete = false; // every function that is needed is there
     std::string why;              // not complete: the reason, for people
 };
@@ -58,6 +73,11 @@ public:
     nvml_return code() const noexcept
     {
         return code_;
+    }
+
+    const nvml_api &api() const noexcept
+    {
+        return *api_;
     }
 
     const nvml_api *operator->() const noexcept

@@ -33,6 +33,7 @@ enum class nvml_state {
     missing, // no libnvidia-ml.so.1
     stub,    // the library is there, every call answers 12 (LIBRARY_NOT_FOUND)
     failing, // initialisation fails with machine_facts::nvml_code
+    hanging, // machine_facts::nvml_call did not return; what it answered before is forgotten
 };
 
 enum class link_remote {
@@ -161,9 +162,11 @@ struct machine_facts {
     int                     cuda_version = 0; // of the driver: 13000
     nvml_state              nvml         = nvml_state::present;
     int                     nvml_code    = 0; // what nvmlInit answers when failing
-    int                     numa_nodes   = 1;
-    int                     peer_limit   = 0;     // peers that one GPU may enable; 0: no limit
-    bool                    imex         = false; // this user may use an IMEX channel (fabric)
+    std::string             nvml_call;        // that did not return when hanging
+    int                     nvml_untold = 0;  // GPUs that NVML counts and tells nothing else of
+    int                     numa_nodes  = 1;
+    int                     peer_limit  = 0;     // peers that one GPU may enable; 0: no limit
+    bool                    imex        = false; // this user may use an IMEX channel (fabric)
     std::vector<gpu_facts>  gpus;
     std::vector<pair_facts> pairs; // gpus.size() squared, by row; the diagonal is unused
 

@@ -281,6 +281,8 @@ void parser::read_nvml(line_words &words)
     facts_.nvml = choice(words.next("a state"), nvml_state_words);
     if (facts_.nvml == nvml_state::failing) {
         facts_.nvml_code = number(words.next("a code"), 1, 999);
+    } else if (facts_.nvml == nvml_state::hanging) {
+        facts_.nvml_call = words.next("a call");
     }
 }
 
@@ -309,6 +311,8 @@ bool parser::machine_key(std::string_view key, line_words &words)
         facts_.cuda_version = number(words.next("a number"), 0, 1000000);
     } else if (key == "nvml_state") {
         read_nvml(words);
+    } else if (key == "nvml_untold") {
+        facts_.nvml_untold = number(words.next("a count"), 0, facts_max_gpus);
     } else if (key == "numa_nodes") {
         facts_.numa_nodes = number(words.next("a count"), 1, 1024);
     } else if (key == "peer_limit") {

@@ -89,6 +89,11 @@ void print_machine(std::string &out, const machine_facts &facts)
     append(out, "nvml_state %s", to_text(facts.nvml));
     if (facts.nvml == nvml_state::failing) {
         append(out, " %d", facts.nvml_code);
+    } else if (facts.nvml == nvml_state::hanging) {
+        append(out, " %s", facts.nvml_call.c_str());
+    }
+    if (facts.nvml_untold > 0) {
+        append(out, "\nnvml_untold %d", facts.nvml_untold);
     }
     append(out, "\nnuma_nodes %d\npeer_limit %d\nimex %s\n", facts.numa_nodes, facts.peer_limit,
            yes_or_no(facts.imex));

@@ -17,7 +17,7 @@ template<typename T> struct word {
 constexpr word<nvml_state> nvml_state_words[] = {
     {"present", nvml_state::present}, {"slow", nvml_state::slow},
     {"missing", nvml_state::missing}, {"stub", nvml_state::stub},
-    {"failing", nvml_state::failing},
+    {"failing", nvml_state::failing}, {"hanging", nvml_state::hanging},
 };
 
 constexpr word<link_remote> link_remote_words[] = {

@@ -2,9 +2,11 @@
 //
 // Facts to paths. What is believed, in this order:
 //   1. Whether a pair reaches each other at all: CUDA's peer access, whatever NVML says, since it
-//      is CUDA that copies. For a GPU that CUDA hides from this process: NVML's P2P status.
+//      is CUDA that copies. For a GPU that CUDA hides from this process: NVML's P2P status; of one
+//      that NVML tells nothing of either nobody knows, and it is taken for reached.
 //   2. Over what: link ends that name the other GPU; then links to a switch on both sides, where
-//      an end that cannot be read, or reads all ones, may be one; then NVML's NVLink status of
+//      an end that cannot be read, or reads all ones, may be one, but not on a machine where some
+//      end names a GPU or a processor: there it leads to a GPU; then NVML's NVLink status of
 //      the pair, or the driver's native atomics, whatever NVML says (no PCIe peer of an x86 or Arm
 //      host has them). A GPU that NVML is silent about has the links of its peer.
 //   3. How fast: the pair's links that are up at the speed that NVML gives; hwloc's figure; what
@@ -148,6 +150,25 @@ bool visible(const gpu_facts &gpu)
     return gpu.cuda >= 0 || gpu.nvml >= 0;
 }
 
+bool names(const gpu_facts &gpu, const gpu_facts &other)
+{
+    return std::any_of(gpu.links.begin(), gpu.links.end(), [&](const auto &link) {
+        return link.active && link.remote == link_remote::gpu && link.remote_pci == other.pci;
+    });
+}
+
+// On a machine with switches every link of every GPU ends at one, so that an end which names
+// a GPU or a processor says that there are none.
+bool has_no_switch(const machine_facts &facts)
+{
+    return std::any_of(facts.gpus.begin(), facts.gpus.end(), [](const auto &gpu) {
+        return std::any_of(gpu.links.begin(), gpu.links.end(), [](const auto &link) {
+            return link.active &&
+                   (link.remote == link_remote::gpu || link.remote == link_remote::cpu);
+        });
+    });
+}
+
 // What can be known without NVML: the file of a machine tells more than a process there sees.
 void forget_nvml(machine_facts &facts)
 {
@@ -168,6 +189,17 @@ void forget_nvml(machine_facts &facts)
 bool has_atomics_elsewhere(const gpu_facts &gpu)
 {
     return gpu.coherent && gpu.compute_major < 9;
+}
+
+bool is_answering(nvml_state state)
+{
+    return state == nvml_state::present || state == nvml_state::slow;
+}
+
+// A GPU of which an NVML that works tells nothing.
+bool is_untold(const machine_facts &facts, const gpu_facts &gpu)
+{
+    return is_answering(facts.nvml) && gpu.nvml < 0 && gpu.mig == mig_mode::disabled;
 }
 
 // Of a GPU that NVML answers about, no link means that it has none.
@@ -213,6 +245,7 @@ public:
           a_(facts.gpus[a]),
           b_(facts.gpus[b]),
           from_(a),
+          to_(b),
           pair_(facts.pair(a, b)),
           ours_(sum_links(a_, b_.pci)),
           theirs_(sum_links(b_, a_.pci)),
@@ -234,6 +267,12 @@ private:
     {
         return a_.cuda >= 0 && b_.cuda >= 0;
     }
+    // CUDA has said whether the pair has peer access. Of a GPU that it hides from this process a
+    // machine's file may know.
+    bool told_by_cuda() const
+    {
+        return visible_to_cuda() || pair_.peer_access;
+    }
     // NVML has an opinion on the pair, and it is no. A pair that nobody asked about is not denied.
     bool denies_nvlink() const
     {
@@ -251,19 +290,23 @@ private:
     // CUDA hides one of the two, and NVML did not answer: nobody can tell.
     bool unasked() const
     {
-        return !visible_to_cuda() && !nvml_allows() && !nvml_refuses();
+        return !told_by_cuda() && !nvml_allows() && !nvml_refuses();
     }
     bool nvml_allows() const
     {
         return pair_.nvml_read == p2p_status::ok && pair_.nvml_write == p2p_status::ok;
     }
     int  direct_links() const;
-    int  hidden_links(bool *meshed) const;
+    bool is_meshed(size_t gpu) const;
+    int  share(size_t gpu, int ends) const;
+    bool is_apart() const;
     bool direct();
     bool switched();
     bool by_hwloc();
     bool assumed();
     void pcie();
+    void like_lone();
+    void note_who_tells();
     void over_links(path_kind kind, int links, int version, double speed_mb_s);
     void note(const std::string &more);
 
@@ -273,6 +316,7 @@ private:
     const gpu_facts     &a_;
     const gpu_facts     &b_;
     size_t               from_;
+    size_t               to_;
     const pair_facts    &pair_;
     link_sums            ours_;
     link_sums            theirs_;
@@ -292,12 +336,12 @@ bool judgement::refused()
         note("the GPU is cut into MIG instances");
     } else if (a_.mig == mig_mode::instance || b_.mig == mig_mode::instance) {
         note("MIG instances have no peer access");
-    } else if (visible_to_cuda() && !pair_.peer_access) {
+    } else if (told_by_cuda() && !pair_.peer_access) {
         note("the driver reports no peer access");
         if (pair_.nvml_read != p2p_status::unknown) {
             note(std::string("NVML: ") + words(nvml_refusal()));
         }
-    } else if (!visible_to_cuda() && nvml_refuses()) {
+    } else if (!told_by_cuda() && nvml_refuses()) {
         note("CUDA hides the GPU from this process");
         note(std::string("NVML on peer access: ") + words(nvml_refusal()));
     } else {
@@ -340,29 +384,36 @@ bool judgement::direct()
     return true;
 }
 
-// How many of our links with unknown ends may lead to this peer: all, when they end at a switch
-// or this is the only NVLink peer, else an equal part. *meshed: it cannot be a switch, since
-// another GPU with links is no NVLink peer of ours.
-int judgement::hidden_links(bool *meshed) const
+// Hidden ends of this GPU cannot be at a switch: another GPU with links is no NVLink peer of it, or
+// ends name GPUs.
+bool judgement::is_meshed(size_t gpu) const
 {
-    int peers = 0;
+    for (size_t i = 0; i < facts_.gpus.size(); ++i) {
+        const gpu_facts &other = facts_.gpus[i];
+        if (i != gpu && other.mig == mig_mode::disabled && links_up(other) > 0 &&
+            !says_nvlink(facts_, gpu, i)) {
+            return true;
+        }
+    }
+    return has_no_switch(facts_);
+}
 
-    *meshed = false;
+// How many of the hidden ends of a GPU in a mesh may be at the other one of the pair: an equal part
+// for each NVLink peer that no end names.
+int judgement::share(size_t gpu, int ends) const
+{
+    const gpu_facts &self  = facts_.gpus[gpu];
+    int              peers = 0;
+
     for (size_t i = 0; i < facts_.gpus.size(); ++i) {
         const gpu_facts &other  = facts_.gpus[i];
         const bool       silent = other.links.empty();
-        const bool       up     = std::any_of(other.links.begin(), other.links.end(),
-                                              [](const auto &link) { return link.active; });
-        if (i == from_ || other.mig != mig_mode::disabled) {
-            continue;
-        }
-        if (says_nvlink(facts_, from_, i)) {
-            peers += up || silent ? 1 : 0;
-        } else {
-            *meshed |= up;
+        if (i != gpu && other.mig == mig_mode::disabled && (silent || links_up(other) > 0) &&
+            says_nvlink(facts_, gpu, i) && !names(self, other) && !names(other, self)) {
+            ++peers;
         }
     }
-    return (*meshed && peers > 1) ? std::max(1, ours_.unknown / peers) : ours_.unknown;
+    return peers > 1 ? std::max(1, ends / peers) : ends;
 }
 
 bool judgement::switched()
@@ -374,20 +425,16 @@ bool judgement::switched()
         return false;
     }
     // A switch that both name needs no further evidence; ends that hide themselves do.
-    const bool seen   = ours_.to_switch > 0 && theirs_.to_switch > 0;
-    bool       meshed = false;
-    int        links  = std::min(ours, theirs);
+    const bool seen = ours_.to_switch > 0 && theirs_.to_switch > 0;
     if ((!seen && !says_nvlink_) || (seen && denies_nvlink())) {
         return false;
     }
-    if (!seen) {
-        links = std::min(links, hidden_links(&meshed));
-    }
-    over_links(path_kind::nvswitch, links, std::min(ours_.version, theirs_.version),
+    const bool meshed = !seen && (is_meshed(from_) || is_meshed(to_));
+    const int  links =
+        meshed ? std::min(share(from_, ours), share(to_, theirs)) : std::min(ours, theirs);
+    over_links(meshed ? path_kind::nvlink : path_kind::nvswitch, links,
+               std::min(ours_.version, theirs_.version),
                std::min(ours_.speed_mb_s, theirs_.speed_mb_s));
-    if (meshed) {
-        path_.kind = path_kind::nvlink; // some GPU is not reached: no switch
-    }
     const bool hidden = !seen || ours_.names_none || theirs_.names_none;
     note(text("%d NVLink%s of %.1f GB/s %s", links, plural(links),
               std::min(ours_.speed_mb_s, theirs_.speed_mb_s) / 1000,
@@ -444,30 +491,58 @@ pair_path judgement::decide()
 {
     path_.pcie = pair_.pcie;
     path_.native_atomics =
-        visible_to_cuda() ? pair_.native_atomics : (pair_.nvml_atomics == p2p_status::ok);
+        told_by_cuda() ? pair_.native_atomics : (pair_.nvml_atomics == p2p_status::ok);
     if (refused()) {
         path_.native_atomics = false;
-        return path_;
-    }
-    if (unasked()) {
-        path_        = lone_path(a_, links_are_known(facts_, a_));
-        path_.pcie   = pair_.pcie;
-        path_.reason = "CUDA hides the peer from this process and NVML does not say whether it is "
-                       "reached: taken for reached";
         return path_;
     }
     path_.push_latency_s = push_latency_s;
     path_.pull_latency_s = pull_latency_s;
     if (!direct() && !switched() && !by_hwloc() && !assumed()) {
-        pcie();
+        if (unasked() && !is_apart()) {
+            like_lone();
+        } else {
+            pcie();
+        }
     }
-    if (!visible_to_cuda()) {
+    note_who_tells();
+    return path_;
+}
+
+// Nobody says whether the pair is on NVLink: what this GPU could do with a peer like itself.
+void judgement::like_lone()
+{
+    path_      = lone_path(a_, links_are_known(facts_, a_));
+    path_.pcie = pair_.pcie;
+    path_.reason.clear();
+}
+
+// In a mesh: all ends of one of the two are seen, and none is at the other.
+bool judgement::is_apart() const
+{
+    const auto sees_all = [](const gpu_facts &gpu, const link_sums &sums) {
+        return !gpu.links.empty() && sums.unknown == 0 && sums.to_switch == 0;
+    };
+    return sees_all(a_, ours_) || sees_all(b_, theirs_);
+}
+
+void judgement::note_who_tells()
+{
+    if (unasked()) {
+        note("CUDA hides the peer from this process and NVML does not say whether it is reached: "
+             "taken for reached");
+    } else if (!visible_to_cuda() && nvml_allows()) {
         note("CUDA hides the peer from this process, NVML allows the pair");
     } else if (nvml_refuses()) {
         note(std::string("NVML denies peer access (") + words(nvml_refusal()) +
              "), the driver grants it and is believed");
     }
-    return path_;
+    const bool ours = is_untold(facts_, a_), theirs = is_untold(facts_, b_);
+    if (ours || theirs) {
+        note(std::string("NVML tells nothing of ") + (ours && theirs ? "the two GPUs"
+                                                      : ours         ? "this GPU"
+                                                                     : "the peer"));
+    }
 }
 
 // Copies within one GPU: not ours to serve, so the figures are of its memory, roughly.
@@ -599,7 +674,7 @@ graph::graph(machine_facts facts) : facts_(std::move(facts))
 
     facts_.pairs.resize(count * count);
     best_.reason = "no GPU that it can reach";
-    if (facts_.nvml != nvml_state::present && facts_.nvml != nvml_state::slow) {
+    if (!is_answering(facts_.nvml)) {
         forget_nvml(facts_);
     }
     paths_.reserve(count * count);
@@ -659,7 +734,11 @@ bool graph::atomics_everywhere() const noexcept
 // NVML shows every GPU of the host, or of the container; if it shows none it is as good as missing.
 bool graph::knows_all_gpus() const noexcept
 {
-    return facts_.nvml == nvml_state::present &&
+    // CUDA shows some of those that NVML counts and tells nothing of.
+    const auto shown = std::count_if(facts_.gpus.begin(), facts_.gpus.end(), [&](const auto &gpu) {
+        return gpu.cuda >= 0 && is_untold(facts_, gpu);
+    });
+    return facts_.nvml == nvml_state::present && facts_.nvml_untold <= shown &&
            std::any_of(facts_.gpus.begin(), facts_.gpus.end(),
                        [](const auto &gpu) { return gpu.nvml >= 0; });
 }
@@ -684,8 +763,8 @@ pair_path graph::judge(size_t from, bool same_host, const gpu_identity &peer) co
         // With one GPU visible each and no NVML nobody can tell; stock UCX would try as well.
         pair_path path = best_of_[from];
         if (path.reachable()) {
-            path.reason = "CUDA hides the peer's GPU and NVML is silent: taken for as good as "
-                          "the best pair known";
+            path.reason = "CUDA hides the peer's GPU and NVML is silent about it: taken for as "
+                          "good as the best pair known";
         }
         return path;
     }

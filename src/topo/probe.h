@@ -19,8 +19,9 @@ enum class probe_depth {
 
 // `cuda`: an initialised driver, or null where there is none. Needs no context and makes none.
 // Takes milliseconds. An NVML that is slow is given up on after two seconds and the call that is
-// then on its way, the rest of its answers stays unknown; a call that never returns holds the
-// caller. May throw std::bad_alloc only. Any thread.
+// then on its way, the rest of its answers stays unknown; where a call does not return within five
+// all of them do, with a warning, and the thread that made it is left behind. May throw
+// std::bad_alloc only. Any thread.
 machine_facts probe_machine(const cuda_api *cuda, probe_depth depth);
 
 } // namespace nvl

@@ -5,7 +5,9 @@
 
 #include "topo/probe_parts.h"
 
+#include "base/log.h"
 #include "driver/library.h"
+#include "topo/probe_watch.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -285,16 +287,14 @@ void hwloc_view::give_distances(machine_facts &facts) const
     api_.hwloc_distances_release(topology_, distances);
 }
 
-} // namespace
-
-void probe_hwloc(machine_facts &facts, bool distances)
+void ask_hwloc(machine_facts &facts, bool distances, bool nvml)
 {
     hwloc_api api;
 
     if (!api.load()) {
         return;
     }
-    const hwloc_view view(api, distances && facts.nvml == nvml_state::present);
+    const hwloc_view view(api, nvml);
     if (!view.loaded()) {
         return;
     }
@@ -317,6 +317,22 @@ void probe_hwloc(machine_facts &facts, bool distances)
     }
     if (distances) {
         view.give_distances(facts);
+    }
+}
+
+} // namespace
+
+void probe_hwloc(machine_facts &facts, bool distances)
+{
+    const auto with_nvml = [](machine_facts &all, probe_watch &) { ask_hwloc(all, true, true); };
+
+    if (!distances || facts.nvml != nvml_state::present) {
+        ask_hwloc(facts, distances, false);
+    } else if (probe_within(nvml_limit, facts, with_nvml) != nullptr) {
+        NVL_WARN("hwloc, which asks NVML, has not returned within %d seconds: NVLinks are judged "
+                 "without its distances",
+                 static_cast<int>(nvml_limit.count()));
+        ask_hwloc(facts, true, false);
     }
 }
 

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What NVML answers. Every call may fail, alone or all of them, or take long: the answer then
-// stays unknown and nothing else changes. A call that has begun cannot be given up, so that one
-// that never returns holds the process; for that NVML would need a thread of its own.
+// stays unknown and nothing else changes. A call that has begun cannot be given up, so NVML is asked
+// in a thread of its own: where a call does not return, thread and answers are left behind.
 
 #include "topo/probe_parts.h"
 
+#include "base/log.h"
 #include "driver/nvml.h"
 #include "topo/figures.h"
 #include "topo/graph.h"
+#include "topo/probe_watch.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 
 namespace nvl {
 
@@ -32,8 +35,9 @@ constexpr unsigned links_at_most = 18; // of a GPU whose NVML cannot count them
 
 class nvml_probe {
 public:
-    nvml_probe(const nvml_session &nvml, machine_facts &facts, steady::time_point deadline)
-        : nvml_(nvml), facts_(facts), deadline_(deadline)
+    nvml_probe(const nvml_session &nvml, machine_facts &facts, probe_watch &watch,
+               steady::time_point deadline)
+        : nvml_(nvml), facts_(facts), watch_(watch), deadline_(deadline)
     {
     }
 
@@ -50,6 +54,7 @@ private:
             facts_.nvml = nvml_state::slow;
             return too_late;
         }
+        watch_.begin(nvml_.api().name_of(function));
         return function(args...);
     }
 
@@ -72,6 +77,7 @@ private:
 
     const nvml_session      &nvml_;
     machine_facts           &facts_;
+    probe_watch             &watch_;
     steady::time_point       deadline_;
     std::vector<nvml_device> devices_; // by position; null where NVML does not know the GPU
 };
@@ -367,8 +373,9 @@ void nvml_probe::run()
     devices_.resize(facts_.gpus.size());
     for (unsigned index = 0; index < count; ++index) {
         nvml_device device = nullptr;
-        if (ask(nvml_->nvmlDeviceGetHandleByIndex_v2, index, &device) == nvml_success) {
-            (void)find_gpu(index, device);
+        if (ask(nvml_->nvmlDeviceGetHandleByIndex_v2, index, &device) != nvml_success ||
+            !find_gpu(index, device)) {
+            ++facts_.nvml_untold;
         }
     }
     for (size_t i = 0; i < devices_.size(); ++i) {
@@ -385,14 +392,16 @@ void nvml_probe::run()
     }
 }
 
-} // namespace
-
-void probe_nvml(machine_facts &facts)
+// All of NVML, in the thread that may be left behind.
+void ask_nvml(machine_facts &facts, probe_watch &watch)
 {
-    const auto         deadline = steady::now() + patience;
-    const nvml_session nvml;
+    const auto deadline = steady::now() + patience;
 
-    switch (nvml.presence()) {
+    watch.begin("dlopen");
+    (void)nvml_api::get();
+    watch.begin("nvmlInit_v2");
+    auto nvml = std::make_unique<nvml_session>();
+    switch (nvml->presence()) {
     case nvml_presence::missing:
         facts.nvml = nvml_state::missing;
         return;
@@ -401,13 +410,33 @@ void probe_nvml(machine_facts &facts)
         return;
     case nvml_presence::failing:
         facts.nvml      = nvml_state::failing;
-        facts.nvml_code = nvml.code();
+        facts.nvml_code = nvml->code();
         return;
     case nvml_presence::ready:
         break;
     }
     facts.nvml = nvml_state::present;
-    nvml_probe(nvml, facts, deadline).run();
+    nvml_probe(*nvml, facts, watch, deadline).run();
+    watch.begin("nvmlShutdown");
+    if (watch.is_left()) {
+        (void)nvml.release(); // the process may be exiting, and NVML with it
+    }
+}
+
+} // namespace
+
+void probe_nvml(machine_facts &facts)
+{
+    const char *call = probe_within(nvml_limit, facts, ask_nvml);
+
+    if (call != nullptr) {
+        facts.nvml      = nvml_state::hanging;
+        facts.nvml_call = call;
+        NVL_WARN(
+            "NVML has not returned from %s within %d seconds: the GPUs are judged as if it were "
+            "missing; see whether nvidia-smi answers",
+            call, static_cast<int>(nvml_limit.count()));
+    }
 }
 
 } // namespace nvl

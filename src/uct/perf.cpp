@@ -3,24 +3,12 @@
 // The figures behind UCP's choices.
 #include "uct/perf.h"
 
-#include <algorithm>
-
-#include "topo/figures.h"
 #include "topo/topology.h"
+#include "uct/pair_figures.h"
 
 namespace nvl {
 
 namespace {
-
-// The least that UCP is told when it does not say which pair it asks about (UCX
-// 1.22 never does). It is a bid, not a measure: UCP gives bytes to every lane with
-// more than a quarter of the fastest one's figure (UCX_MULTI_LANE_MAX_RATIO), so
-// that two true links of 24 GB/s would share each message with a network card. A
-// quarter of this is above a port of 800 Gb/s. It also outbids cuda_ipc, which says
-// up to 839 GB/s of any pair but 5.8 us where we say 4. It holds where all pairs are on
-// PCIe too: with the true 25 GB/s of two L40S, put and get went to cuda_ipc, or to the
-// card of 50 GB/s, which also took 69 % of each rendezvous (test/machines/*.choices).
-constexpr double least_bid = 500e9;
 
 // Of the overhead of a put; the rest is the local buffer's. UCP's choice between the two
 // hangs on it alone.
@@ -98,18 +86,6 @@ int ordinal_of(const iface &self, ucs_sys_device_t device) noexcept
     return -1;
 }
 
-struct pair_figures {
-    double bandwidth;     // bytes/s
-    double extra_latency; // seconds beyond that of a pair on NVLink
-};
-
-pair_figures figures_of(const pair_path &path, bool pull) noexcept
-{
-    double latency =
-        pull ? path.pull_latency_s - pull_latency_s : path.push_latency_s - push_latency_s;
-    return {pull ? path.pull_bytes_s : path.push_bytes_s, std::max(latency, 0.0)};
-}
-
 bool is_pull(const uct_perf_attr_t &attr) noexcept
 {
     return (attr.field_mask & UCT_PERF_ATTR_FIELD_OPERATION) &&
@@ -137,12 +113,8 @@ bool figures_asked_for(const iface &self, const uct_perf_attr_t &attr, pair_figu
         }
         return path.reachable();
     }
-    // Push and pull stay as far apart as on the best pair.
     const pair_path &best = (local >= 0) ? known.best_of(local) : known.best();
-    *out = {self.bandwidth_is_set ? self.bandwidth : std::max(best.push_bytes_s, least_bid), 0};
-    if (pull && !self.bandwidth_is_set && (best.push_bytes_s > 0)) {
-        out->bandwidth *= best.pull_bytes_s / best.push_bytes_s;
-    }
+    *out                  = {self.bandwidth_is_set ? self.bandwidth : bid_of(best, pull), 0};
     return true;
 }
 
@@ -150,7 +122,7 @@ bool figures_asked_for(const iface &self, const uct_perf_attr_t &attr, pair_figu
 
 double default_bandwidth(const places &where) noexcept
 {
-    return std::max(topology::get(where.cuda()).best().push_bytes_s, least_bid);
+    return bid_of(topology::get(where.cuda()).best(), false);
 }
 
 ucs_status_t estimate_perf(const iface &self, uct_perf_attr_t *attr) noexcept

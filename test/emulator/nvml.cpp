@@ -75,6 +75,7 @@ nvml_return start_code(const machine_facts &facts)
         return facts.nvml_code;
     case nvml_state::missing:
     case nvml_state::stub:
+    case nvml_state::hanging:
         break;
     }
     return nvml_library_not_found;
@@ -106,14 +107,14 @@ machine_state &devices()
 template<class Body> nvml_return enter(const char *name, Body &&body) noexcept
 {
     try {
-        const std::lock_guard<std::mutex> guard(lock_g);
-        const nvml_return                 start = start_code(emu::machine());
-        nvml_return                       planned;
+        std::unique_lock<std::mutex> guard(lock_g);
+        const nvml_return            start = start_code(emu::machine());
+        nvml_return                  planned;
 
         if (start == nvml_library_not_found) {
             return start;
         }
-        if (emu::nvml_fault(name, &planned)) {
+        if (emu::nvml_fault(name, guard, &planned)) {
             return planned;
         }
         if (std::strncmp(name, "nvmlInit", 8) == 0) {

@@ -96,12 +96,13 @@ bool applies(const rule &planned, unsigned long count)
 }
 
 // What the rule does; true: the call fails with *code.
-bool carry_out(const rule &planned, nvl::nvml_return *code)
+bool carry_out(const rule &planned, std::unique_lock<std::mutex> &lock, nvl::nvml_return *code)
 {
     if (planned.what == "kill") {
         kill(getpid(), SIGKILL);
     }
     if (planned.what == "hang") {
+        lock.unlock();
         for (;;) {
             pause();
         }
@@ -118,7 +119,7 @@ bool carry_out(const rule &planned, nvl::nvml_return *code)
 
 using call_counts = std::map<std::string, unsigned long>;
 
-bool nvml_fault(const char *name, nvl::nvml_return *code)
+bool nvml_fault(const char *name, std::unique_lock<std::mutex> &lock, nvl::nvml_return *code)
 {
     // Never destroyed: UCX shuts NVML down from a destructor of its library, after ours have run.
     static const auto &rules      = *new std::vector<rule>(load_rules());
@@ -133,7 +134,7 @@ bool nvml_fault(const char *name, nvl::nvml_return *code)
     for (const auto &planned : rules) {
         if ((planned.where == name || planned.where == "nvml*") &&
             applies(planned, planned.per_thread ? thread_count : process_count)) {
-            return carry_out(planned, code);
+            return carry_out(planned, lock, code);
         }
     }
     return false;

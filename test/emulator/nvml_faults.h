@@ -7,10 +7,13 @@
 
 #include "driver/nvml_abi.h"
 
+#include <mutex>
+
 namespace emu {
 
-// Counts a call of `name`; true when it must fail with *code. A planned delay happens here.
-bool nvml_fault(const char *name, nvl::nvml_return *code);
+// Counts a call of `name`; true when it must fail with *code. A planned delay happens here, under
+// the caller's lock; a call that hangs gives it up, and the others go on.
+bool nvml_fault(const char *name, std::unique_lock<std::mutex> &lock, nvl::nvml_return *code);
 
 } // namespace emu
 

@@ -789,6 +789,22 @@ INSTANTIATE_TEST_SUITE_P(all, gpus_seen_differently, testing::ValuesIn(views),
 
 // ---- what the log says ---------------------------------------------------------------------------------------------
 
+// One that we alone call, so that UCX goes on.
+TEST(log_of_nvml, that_hangs_is_one_warning_and_the_pair_is_served)
+{
+    run_request request;
+    request.machine   = "h200-vm-x2";
+    request.gpus[1]   = 1;
+    request.network   = true;
+    request.env       = "NVL_EMU_FAULTS=nvmlSystemGetDriverVersion=hang";
+    const outcome got = run(request);
+    expect_nvlink(got, false, "NVML hangs");
+    for (const std::string &log : got.log) {
+        EXPECT_EQ(count_of(log, "NVML has not returned from nvmlSystemGetDriverVersion"), 1u)
+            << log;
+    }
+}
+
 TEST(log_of_a_pair, is_one_line_at_info_level)
 {
     run_request request;

@@ -288,16 +288,24 @@ ucs_sys_device_t system_device(const entity &here, int gpu)
     return attr.sys_dev;
 }
 
-double estimated(const entity &here, uct_ep_operation_t operation, ucs_sys_device_t local,
-                 ucs_sys_device_t remote)
+uct_perf_attr_t estimate_of(const entity &here, uct_ep_operation_t operation,
+                            ucs_sys_device_t local, ucs_sys_device_t remote)
 {
     uct_perf_attr_t attr{};
     attr.field_mask = UCT_PERF_ATTR_FIELD_OPERATION | UCT_PERF_ATTR_FIELD_LOCAL_SYS_DEVICE |
-                      UCT_PERF_ATTR_FIELD_REMOTE_SYS_DEVICE | UCT_PERF_ATTR_FIELD_BANDWIDTH;
+                      UCT_PERF_ATTR_FIELD_REMOTE_SYS_DEVICE | UCT_PERF_ATTR_FIELD_BANDWIDTH |
+                      UCT_PERF_ATTR_FIELD_LATENCY;
     attr.operation         = operation;
     attr.local_sys_device  = local;
     attr.remote_sys_device = remote;
     EXPECT_EQ(ucx().uct_iface_estimate_perf(here.iface(), &attr), UCS_OK);
+    return attr;
+}
+
+double estimated(const entity &here, uct_ep_operation_t operation, ucs_sys_device_t local,
+                 ucs_sys_device_t remote)
+{
+    uct_perf_attr_t attr = estimate_of(here, operation, local, remote);
     return attr.bandwidth.shared + attr.bandwidth.dedicated;
 }
 
@@ -321,6 +329,25 @@ TEST(estimate, is_true_for_a_pair_that_is_named_and_a_bid_for_others)
     EXPECT_GT(estimated(here, UCT_EP_OP_GET_ZCOPY, unknown, unknown), 4 * 100e9);
     EXPECT_NEAR(estimated(here, UCT_EP_OP_GET_ZCOPY, unknown, unknown) / bid, pull / push, 0.01);
     EXPECT_DOUBLE_EQ(bid, here.attributes().bandwidth.shared);
+}
+
+// A pull crosses PCIe twice, a push once: here a swap of the two would be seen. The rates are one.
+TEST(pcie_estimate, has_a_push_that_is_sooner_done_than_a_pull)
+{
+    NVL_NEEDS_EMULATOR();
+    const char *machine = std::getenv("NVL_EMU_MACHINE");
+    if (machine == nullptr || std::strstr(machine, "l40s-pcie-x4") == nullptr) {
+        GTEST_SKIP() << "for pair_check.test only";
+    }
+    entity           here;
+    ucs_sys_device_t from = system_device(here, 0), to = system_device(here, 1);
+    constexpr auto   unknown = UCS_SYS_DEVICE_ID_UNKNOWN;
+
+    double nvlink = estimate_of(here, UCT_EP_OP_PUT_ZCOPY, unknown, unknown).latency.c;
+    double push   = estimate_of(here, UCT_EP_OP_PUT_ZCOPY, from, to).latency.c;
+    double pull   = estimate_of(here, UCT_EP_OP_GET_ZCOPY, from, to).latency.c;
+    EXPECT_NEAR(push - nvlink, 1.5e-6, 1e-9);
+    EXPECT_NEAR(pull - nvlink, 3.0e-6, 1e-9);
 }
 
 TEST(estimate, claims_nothing_for_host_memory)

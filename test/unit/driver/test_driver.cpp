@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <dlfcn.h>
 #include <memory>
 #include <string>
 
@@ -162,6 +163,23 @@ TEST(library, is_the_first_that_can_be_opened)
     EXPECT_EQ(one.error(), "");
     EXPECT_NE(one.symbol("malloc"), nullptr);
     EXPECT_EQ(one.symbol("nvl_no_such_function"), nullptr);
+}
+
+TEST(library, that_is_to_be_kept_stays_when_it_is_closed)
+{
+    constexpr char name[]    = "libresolv.so.2"; // nobody else has it open here
+    const auto     is_loaded = [&] {
+        void *again = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+        return again != nullptr && dlclose(again) == 0;
+    };
+    void *one = dlopen(name, RTLD_LAZY);
+    ASSERT_NE(one, nullptr) << dlerror();
+    dlclose(one);
+    ASSERT_FALSE(is_loaded()) << "or this test says nothing";
+    one = dlopen(name, RTLD_LAZY);
+    keep_loaded(dlsym(one, "__b64_ntop"));
+    dlclose(one);
+    EXPECT_TRUE(is_loaded());
 }
 
 } // namespace nvl::test

@@ -80,6 +80,7 @@ TEST(facts, every_value_survives_printing)
     facts.source        = "one line\nanother line";
     facts.nvml          = nvml_state::failing;
     facts.nvml_code     = 999;
+    facts.nvml_untold   = 2;
     facts.imex          = true;
     facts.peer_limit    = 8;
     auto &gpu           = facts.gpus[1];
@@ -107,6 +108,7 @@ TEST(facts, every_value_survives_printing)
     EXPECT_EQ(facts_print(back), text);
     EXPECT_EQ(back.source, facts.source);
     EXPECT_EQ(back.nvml_code, 999);
+    EXPECT_EQ(back.nvml_untold, 2);
     EXPECT_EQ(back.gpus[1].mig_uuid, gpu.mig_uuid);
     EXPECT_EQ(back.gpus[1].fabric.clique, 7u);
     EXPECT_EQ(back.gpus[1].cuda, facts_unknown);
@@ -117,6 +119,17 @@ TEST(facts, every_value_survives_printing)
     EXPECT_EQ(back.pair(0, 1).hwloc_mb_s, facts_unknown);
     EXPECT_DOUBLE_EQ(back.pair(1, 0).push.rate_gb_s, 393.5);
     EXPECT_DOUBLE_EQ(back.pair(0, 1).push.rate_gb_s, 0);
+}
+
+TEST(facts, of_an_nvml_that_hangs_name_the_call)
+{
+    machine_facts facts = parsed(two_gpus);
+    facts.nvml          = nvml_state::hanging;
+    facts.nvml_call     = "nvmlInit_v2";
+    const auto back     = parsed(facts_print(facts));
+
+    EXPECT_EQ(back.nvml, nvml_state::hanging);
+    EXPECT_EQ(back.nvml_call, "nvmlInit_v2");
 }
 
 TEST(facts, eighteen_equal_links_are_one_line)

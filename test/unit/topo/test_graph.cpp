@@ -37,13 +37,21 @@ constexpr char reached[] =
 constexpr char over_pcie[] = "access yes nvml_read ok nvml_write ok nvml_nvlink not_supported";
 
 // As a guest sees them.
+void hide_end(link_facts &link)
+{
+    link.remote = link_remote::hidden;
+    link.remote_pci.clear();
+}
+
+void hide_ends(gpu_facts &gpu)
+{
+    std::for_each(gpu.links.begin(), gpu.links.end(), hide_end);
+}
+
 void hide_ends(machine_facts &facts)
 {
     for (auto &gpu : facts.gpus) {
-        for (auto &link : gpu.links) {
-            link.remote = link_remote::hidden;
-            link.remote_pci.clear();
-        }
+        hide_ends(gpu);
     }
 }
 
@@ -159,6 +167,21 @@ TEST(graph, a_gpu_that_nvml_is_silent_about_has_the_links_of_its_peer)
     }
 }
 
+TEST(graph, a_gpu_that_nvml_is_silent_about_is_said_to_be)
+{
+    for (const char *links : {"", "links 0-17 up version 4 speed 26562 remote hidden\n"}) {
+        auto facts         = two_gpus(links, *links != '\0' ? reached : "access yes");
+        facts.gpus[1].nvml = facts_unknown;
+        facts.gpus[1].links.clear();
+        const graph pairs(facts);
+        EXPECT_TRUE(pairs.path(0, 1).reachable());
+        EXPECT_THAT(pairs.path(0, 1).reason, HasSubstr("NVML tells nothing of the peer"));
+        EXPECT_THAT(pairs.path(1, 0).reason, HasSubstr("NVML tells nothing of this GPU"));
+        facts.nvml = nvml_state::missing;
+        EXPECT_THAT(path_of(facts).reason, ::testing::Not(HasSubstr("tells nothing")));
+    }
+}
+
 TEST(graph, a_silent_gpu_counts_as_a_peer_in_a_mesh_with_hidden_ends)
 {
     auto facts = machine_named("dgx1-v100");
@@ -170,6 +193,76 @@ TEST(graph, a_silent_gpu_counts_as_a_peer_in_a_mesh_with_hidden_ends)
     EXPECT_EQ(pairs.path(0, 1).links, 1);
     EXPECT_EQ(pairs.path(1, 0).links, 1);
     EXPECT_FALSE(pairs.path(1, 4).reachable());
+}
+
+// What was measured (p2pBandwidthLatencyTest, writes, one direction) or, where it says so, what is left of a
+// lane's rate (PCI Express Base Specification) for payloads of 128 bytes behind 24 bytes of header. Within a
+// tenth; between sockets processors differ by more than that: from 39 to 51 GB/s of the same slot.
+TEST(pcie_estimate, is_near_what_is_known)
+{
+    constexpr double payload = 128.0 / 152.0;
+    const char       ada[]   = "4 x RTX 6000 Ada, 2 x EPYC 9374F";
+    const char       turin[] = "4 x RTX PRO 6000, 2 x EPYC Turin (voipmonitor/rtx6kpro)";
+    const char       genoa[] = "8 x RTX PRO 6000, 2 x EPYC 9374F (voipmonitor/rtx6kpro)";
+    const struct {
+        int         generation, width;
+        const char *level;
+        double      gb_s, tolerance;
+        const char *source;
+    } known[] = {
+        {3, 16, "single", 15.75 * payload, 0.1, "8 GT/s, 128b/130b"},
+        {3, 16, "node", 15.75 * payload, 0.1, "8 GT/s, 128b/130b"},
+        {3, 8, "single", 7.88 * payload, 0.1, "8 GT/s, 128b/130b"},
+        {4, 16, "single", 31.5 * payload, 0.1, "16 GT/s, 128b/130b"},
+        {4, 16, "node", 26.3, 0.1, ada},
+        {4, 16, "system", 26.3, 0.2, ada},
+        {4, 8, "single", 15.75 * payload, 0.1, "16 GT/s, 128b/130b"},
+        {5, 16, "multiple", 54.3, 0.1, "8 x RTX PRO 6000 behind switches (lukealonso/p2pmark)"},
+        {5, 16, "node", 56.6, 0.1, turin},
+        {5, 16, "node", 54, 0.1, genoa},
+        {5, 16, "system", 51, 0.2, turin},
+        {5, 16, "system", 39, 0.2, genoa},
+        {5, 8, "single", 31.5 * payload, 0.1, "32 GT/s, 128b/130b"},
+    };
+    for (const auto &one : known) {
+        auto facts = two_gpus("", std::string(over_pcie) + " pcie " + one.level);
+        for (auto &gpu : facts.gpus) {
+            gpu.pcie_gen   = one.generation;
+            gpu.pcie_width = one.width;
+        }
+        const auto path = path_of(facts);
+        EXPECT_EQ(path.kind, path_kind::pcie);
+        EXPECT_NEAR(path.push_bytes_s / 1e9, one.gb_s, one.tolerance * one.gb_s)
+            << "generation " << one.generation << " x" << one.width << " " << one.level << ": "
+            << one.source;
+        EXPECT_NEAR(path.pull_bytes_s / 1e9, one.gb_s, one.tolerance * one.gb_s) << one.source;
+    }
+}
+
+// The slower slot of the two.
+TEST(pcie_estimate, is_that_of_the_narrower_slot)
+{
+    auto       facts         = two_gpus("", over_pcie);
+    const auto even          = path_of(facts);
+    facts.gpus[1].pcie_width = 8;
+
+    EXPECT_DOUBLE_EQ(path_of(facts).push_bytes_s, even.push_bytes_s / 2);
+    EXPECT_DOUBLE_EQ(graph(facts).path(1, 0).push_bytes_s, even.push_bytes_s / 2);
+}
+
+// A read waits for an answer; over PCIe each crossing takes longer.
+TEST(graph, a_push_is_sooner_done_than_a_pull)
+{
+    const auto nvlink =
+        path_of(two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n", reached));
+    const auto pcie = path_of(two_gpus("", over_pcie));
+    const auto lone = graph(machine_named("h100-pcie-x1")).best();
+
+    EXPECT_NEAR(nvlink.push_latency_s, 7.7e-6, 1e-9) << "2 x H200, see figures.h";
+    EXPECT_NEAR(nvlink.pull_latency_s, 10.7e-6, 1e-9);
+    EXPECT_NEAR(pcie.push_latency_s, 9.2e-6, 1e-9);
+    EXPECT_NEAR(pcie.pull_latency_s, 13.7e-6, 1e-9);
+    EXPECT_LT(lone.push_latency_s, lone.pull_latency_s);
 }
 
 TEST(graph, the_driver_is_believed_when_nvml_denies_peer_access)
@@ -227,7 +320,8 @@ TEST(graph, the_driver_is_believed_when_it_denies_peer_access)
 
 TEST(graph, nvml_that_fails_changes_neither_reach_nor_direction)
 {
-    for (nvml_state state : {nvml_state::missing, nvml_state::stub, nvml_state::failing}) {
+    for (nvml_state state :
+         {nvml_state::missing, nvml_state::stub, nvml_state::failing, nvml_state::hanging}) {
         auto facts      = two_gpus("links 0-17 up version 4 speed 26562 remote hidden\n", reached);
         facts.nvml      = state;
         const auto path = path_of(facts);
@@ -273,6 +367,68 @@ TEST(graph, a_mesh_with_hidden_ends_shares_its_links_out)
     EXPECT_FALSE(pairs.path(0, 5).reachable());
 }
 
+// A guest with one half of a DGX-1, where single ends are hidden: some name GPUs, so no link ends at a switch.
+TEST(graph, hidden_ends_beside_ends_that_name_gpus_are_no_switch)
+{
+    const auto whole = machine_named("dgx1-v100");
+    auto       facts = whole;
+    facts.gpus.resize(4);
+    facts.pairs.assign(16, pair_facts());
+    const auto is_here = [&](const std::string &pci) {
+        return std::any_of(facts.gpus.begin(), facts.gpus.end(),
+                           [&](const auto &gpu) { return gpu.pci == pci; });
+    };
+    for (size_t a = 0; a < 4; ++a) {
+        for (size_t b = 0; b < 4; ++b) {
+            facts.pair(a, b) = whole.pair(a, b);
+        }
+        // What is outside of the guest, and the two links between GPU 0 and GPU 3.
+        for (auto &link : facts.gpus[a].links) {
+            if (!is_here(link.remote_pci) || (a == 0 && link.remote_pci == facts.gpus[3].pci) ||
+                (a == 3 && link.remote_pci == facts.gpus[0].pci)) {
+                hide_end(link);
+            }
+        }
+    }
+    const graph pairs(facts), all(whole);
+    for (size_t a = 0; a < 4; ++a) {
+        for (size_t b = 0; b < 4; ++b) {
+            if (a != b) {
+                EXPECT_EQ(pairs.path(a, b).kind, path_kind::nvlink) << a << b;
+            }
+        }
+    }
+    EXPECT_EQ(pairs.path(0, 1).links, 1);
+    EXPECT_EQ(pairs.path(1, 3).links, all.path(1, 3).links);
+    // Some lead to GPUs outside, which this guest cannot know: GPU 3 has three hidden ends.
+    EXPECT_EQ(pairs.path(0, 3).links, 3);
+    EXPECT_EQ(pairs.path(3, 0).links, 3);
+    EXPECT_THAT(pairs.path(0, 3).reason, HasSubstr("whose ends NVML does not name"));
+}
+
+// The hidden ends of two GPUs lead to one that the guest lacks, not to each other.
+TEST(graph, hidden_ends_promote_no_pair_in_a_mesh)
+{
+    auto facts = machine_named("dgx1-v100");
+    hide_ends(facts.gpus[0]);
+    hide_ends(facts.gpus[5]);
+    EXPECT_FALSE(graph(facts).path(0, 5).reachable());
+    facts.pair(0, 5).peer_access = facts.pair(5, 0).peer_access = true;
+    EXPECT_EQ(graph(facts).path(0, 5).kind, path_kind::pcie);
+    EXPECT_EQ(graph(facts).path(0, 1).kind, path_kind::nvlink) << "as the other end says";
+    EXPECT_EQ(graph(facts).path(0, 1).links, 1);
+}
+
+TEST(graph, one_gpu_that_names_the_switch_tells_where_hidden_ends_lead)
+{
+    auto facts = two_gpus("links 0-17 up version 4 speed 26562 remote switch 07:00.0\n", reached);
+    hide_ends(facts.gpus[1]);
+    for (size_t a : {0, 1}) {
+        EXPECT_EQ(graph(facts).path(a, 1 - a).kind, path_kind::nvswitch);
+        EXPECT_EQ(graph(facts).path(a, 1 - a).links, 18);
+    }
+}
+
 TEST(graph, a_gpu_hidden_from_cuda_is_judged_by_nvml)
 {
     auto facts                   = machine_named("h200-vm-x2");
@@ -282,6 +438,16 @@ TEST(graph, a_gpu_hidden_from_cuda_is_judged_by_nvml)
     EXPECT_EQ(path_of(facts).kind, path_kind::nvswitch);
     facts.pair(0, 1).nvml_read = p2p_status::topology;
     EXPECT_FALSE(path_of(facts).reachable());
+}
+
+TEST(graph, what_cuda_grants_is_not_refused_by_nvml_where_cuda_hides_the_gpu)
+{
+    auto facts                 = machine_named("h200-vm-x2");
+    facts.gpus[1].cuda         = facts_unknown;
+    facts.pair(0, 1).nvml_read = p2p_status::topology;
+
+    EXPECT_EQ(path_of(facts).kind, path_kind::nvswitch);
+    EXPECT_THAT(path_of(facts).reason, HasSubstr("NVML denies peer access"));
 }
 
 TEST(graph, one_physical_gpu_is_the_same)
@@ -532,6 +698,51 @@ TEST(judge, a_hidden_peer_that_nvml_does_not_answer_about_is_taken_for_reached)
     EXPECT_TRUE(pairs.judge(0, true, pairs.identity(1)).over_nvlink());
     EXPECT_NEAR(pairs.judge(0, true, pairs.identity(1)).push_bytes_s, 393e9, 2e9);
     EXPECT_FALSE(pairs.atomics_everywhere());
+}
+
+// Nobody was asked about these pairs, and the ends of the links tell.
+TEST(judge, a_hidden_peer_in_a_mesh_has_the_links_that_name_it_and_no_others)
+{
+    auto facts = machine_named("dgx1-v100");
+    for (size_t hidden : {3, 5}) {
+        facts.gpus[hidden].cuda = facts_unknown;
+        facts.pair(0, hidden) = facts.pair(hidden, 0) = pair_facts();
+    }
+    const graph pairs(facts);
+
+    EXPECT_EQ(pairs.path(0, 3).kind, path_kind::nvlink);
+    EXPECT_EQ(pairs.path(0, 3).links, 2);
+    EXPECT_EQ(pairs.path(0, 5).kind, path_kind::pcie);
+    EXPECT_THAT(pairs.path(0, 5).reason, HasSubstr("NVML does not say"));
+}
+
+// The usual way of MPI: CUDA shows one GPU, and NVML counts another and tells nothing of it.
+TEST(judge, a_hidden_peer_that_nvml_only_counts_is_taken_for_reached)
+{
+    auto       facts = machine_named("h200-vm-x2");
+    const auto peer  = graph(facts).identity(1);
+    facts.gpus.resize(1);
+    facts.pairs.resize(1);
+    EXPECT_FALSE(graph(facts).judge(0, true, peer).reachable()) << "not in this container";
+    facts.nvml_untold = 1;
+    const graph pairs(facts);
+    const auto  path = pairs.judge(0, true, peer);
+
+    EXPECT_TRUE(path.over_nvlink());
+    EXPECT_NEAR(path.push_bytes_s, 393e9, 2e9);
+    EXPECT_THAT(path.reason, HasSubstr("NVML is silent about it"));
+    EXPECT_FALSE(pairs.atomics_everywhere());
+}
+
+TEST(judge, what_nvml_only_counts_is_no_stranger_where_cuda_shows_it)
+{
+    auto         facts = machine_named("h200-vm-x2");
+    gpu_identity stranger;
+    stranger.uuid[3]   = 7;
+    facts.gpus[1].nvml = facts_unknown;
+    facts.nvml_untold  = 1;
+
+    EXPECT_FALSE(graph(facts).judge(0, true, stranger).reachable());
 }
 
 TEST(judge, a_lone_gpu_whose_links_nvml_denies_has_none)

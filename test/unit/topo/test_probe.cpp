@@ -176,6 +176,21 @@ TEST(probe_nvml, that_is_silent_about_one_gpu_takes_no_pair_away)
     }
 }
 
+// One GPU a process, as MPI has it: what this process knows of the other's GPU is that there is one.
+TEST(probe_nvml, that_is_silent_about_a_gpu_that_cuda_hides_takes_no_pair_away)
+{
+    const auto peer = graph(machine_named("h200-vm-x2")).identity(1);
+
+    for (const char *function : {"HandleByIndex_v2", "UUID", "PciInfo_v3"}) {
+        const graph pairs(probed("h200-vm-x2", fmt::format("CUDA_VISIBLE_DEVICES=0 NVL_EMU_FAULTS="
+                                                           "nvmlDeviceGet{}:2=15",
+                                                           function)));
+        const auto  path = pairs.judge(0, true, peer);
+        EXPECT_TRUE(path.over_nvlink()) << function << ": " << path.reason;
+        EXPECT_GT(path.push_bytes_s, 390e9) << function;
+    }
+}
+
 TEST(probe_nvml, that_fails_now_and_then_takes_no_pair_away)
 {
     for (const char *rule : {"nvml*:/3=999", "nvmlDeviceGetNvLinkState:5=999",
@@ -231,6 +246,21 @@ TEST(probe_nvml, whose_start_is_slow_is_given_up_on)
     expect_all_over_nvlink(found, "slow start");
     EXPECT_EQ(found.nvml, nvml_state::slow);
     EXPECT_EQ(found.gpus[0].nvml, facts_unknown);
+}
+
+// Wherever it hangs: at its start, in the middle, at its end.
+TEST(probe_nvml, that_hangs_is_left_behind_and_is_as_good_as_missing)
+{
+    for (const std::string call : {"nvmlInit_v2", "nvmlDeviceGetUUID", "nvmlShutdown"}) {
+        const auto start = std::chrono::steady_clock::now();
+        const auto found = probed("h200-vm-x2", "NVL_EMU_FAULTS=" + call + "=hang");
+        expect_all_over_nvlink(found, call);
+        EXPECT_EQ(found.nvml, nvml_state::hanging) << call;
+        EXPECT_EQ(found.nvml_call, call);
+        EXPECT_EQ(found.gpus[0].nvml, facts_unknown) << call;
+        // Five seconds of waiting, and the process itself.
+        EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15)) << call;
+    }
 }
 
 TEST(probe_cuda, by_index_and_by_uuid_is_the_process_s_order)

@@ -169,6 +169,10 @@ TEST(path_log, says_who_reaches_whom_how_fast_and_why)
     // Opened against all expectation.
     EXPECT_THAT(path_log_text(0, dgx.identity(5).uuid, peer_side::other_process, dgx.path(0, 5)),
                 HasSubstr("driver's word, although"));
+    pair_path uneven    = dgx.path(0, 3);
+    uneven.pull_bytes_s = 20e9;
+    EXPECT_THAT(path_log_text(0, dgx.identity(3).uuid, peer_side::other_process, uneven),
+                HasSubstr("push 48, pull 20 GB/s"));
 }
 
 } // namespace nvl
