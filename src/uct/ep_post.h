@@ -15,18 +15,19 @@ constexpr size_t max_iov        = 64;
 constexpr size_t max_list_count = 1024;
 
 // The slow way to a pointer: the first use of a key from a place that it was not
-// unpacked for, or a range that is refused.
-ucs_status_t resolve_slow(remote_key *key, const place &from, uint64_t remote_addr,
+// unpacked for, or a range that is refused. UCS_ERR_NO_RESOURCE: an operation that is under
+// way may be in the way.
+ucs_status_t resolve_slow(iface &self, remote_key *key, const place &from, uint64_t remote_addr,
                           size_t size_bytes, uint64_t *remote) noexcept;
 
 // Where [remote_addr, +size) of the peer is for copies that run in `from`.
-inline ucs_status_t resolve(remote_key *key, const place &from, uint64_t remote_addr,
+inline ucs_status_t resolve(iface &self, remote_key *key, const place &from, uint64_t remote_addr,
                             size_t size_bytes, uint64_t *remote) noexcept
 {
     if (__builtin_expect(key->lookup(from.id, remote_addr, size_bytes, remote), 1)) {
         return UCS_OK;
     }
-    return resolve_slow(key, from, remote_addr, size_bytes, remote);
+    return resolve_slow(self, key, from, remote_addr, size_bytes, remote);
 }
 
 // Room for one more, and no fence in the way. If not, the caller returns

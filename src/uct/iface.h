@@ -56,17 +56,26 @@ private:
     bool               dispatching_ = false;
 };
 
-struct bcopy_get;
+// A get that hands its bytes to a function of the caller's, in flight.
+struct bcopy_get {
+    uct_completion_t      done{}; // first: told by the engine
+    list_link<bcopy_get>  alive;
+    uct_unpack_callback_t unpack = nullptr;
+    void                 *arg    = nullptr;
+    size_t                length = 0;
+    uct_completion_t     *user   = nullptr;
+    iface                *owner  = nullptr;
+    uint8_t               bytes[ring_inline_bytes];
+};
 
-// Gets that hand their bytes to a function of the caller's, in flight. Frees, without
-// a word to anyone, what is left at the interface's end.
+// Those of one interface. Frees, without a word to anyone, what is left at its end.
 struct bcopy_gets {
     bcopy_gets() = default;
-    ~bcopy_gets(); // in ep_short.cpp
+    ~bcopy_gets();
     bcopy_gets(const bcopy_gets &)            = delete;
     bcopy_gets &operator=(const bcopy_gets &) = delete;
 
-    bcopy_get *alive = nullptr;
+    linked_list<bcopy_get, &bcopy_get::alive> alive;
 };
 
 struct iface {
