@@ -306,9 +306,12 @@ const place *place_for_host(places &where, remote_key *key, uint64_t remote_addr
     if ((own != nullptr) && key->lookup(own->id, remote_addr, size_bytes, &remote)) {
         return own;
     }
-    for (unsigned i = 0, n = where.count(); i < n; ++i) {
-        if (key->lookup(i, remote_addr, size_bytes, &remote)) {
-            return &where.at(i);
+    for (unsigned i = where.count(); i-- > 0;) {
+        const place &at      = where.at(i);
+        const place *home    = where.known_primary(at.gpu);
+        bool         is_left = (home == nullptr) || (home->id != at.home); // by a reset
+        if (!is_left && key->lookup(i, remote_addr, size_bytes, &remote)) {
+            return &at;
         }
     }
     if (own != nullptr) {

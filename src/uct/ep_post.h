@@ -80,7 +80,8 @@ inline const place *place_of_buffer(iface &self, const void *buffer, uct_mem_h m
 {
     *stays = false;
     if (__builtin_expect(memh != UCT_MEM_HANDLE_NULL, 0)) {
-        return registration_of(memh)->where();
+        const place *at = registration_of(memh)->where();
+        return (at != nullptr) ? place_now(at) : nullptr;
     }
     const local_range *found =
         self.local.find(*self.domain->local, reinterpret_cast<uint64_t>(buffer));
@@ -88,7 +89,7 @@ inline const place *place_of_buffer(iface &self, const void *buffer, uct_mem_h m
         return nullptr;
     }
     *stays = found->stays;
-    return found->at;
+    return (found->at != nullptr) ? place_now(found->at) : nullptr;
 }
 
 // The place that copies between memory of the host and a peer's; null: there is none.

@@ -108,8 +108,22 @@ struct iface {
     uint64_t         arm_ticks;    // when that was; 0: never
     int              event_fd;
 
-    // The engines of a place, made at first use.
-    result<gpu_engine *> engine_at(const place &at) noexcept;
+    // The engines of a place, made at first use. UCS_ERR_IO_ERROR: its context is gone, or
+    // what was opened for it.
+    result<gpu_engine *> engine_at(const place &at) noexcept
+    {
+        gpu_engine *known = engines[at.id].get();
+        if (__builtin_expect(known == nullptr, 0)) {
+            return open_engine(at);
+        }
+        if (__builtin_expect(known->is_homeless(), 0)) {
+            return homeless(at);
+        }
+        return known;
+    }
+
+    result<gpu_engine *> open_engine(const place &at) noexcept;
+    ucs_status_t         homeless(const place &at) noexcept;
 
     // Makes the engines of the GPUs that buffers are registered on, so that no
     // operation has to: loading the copy kernel takes milliseconds.
