@@ -348,41 +348,40 @@ namespace {
 
 class context_that_stays : public ending_context {
 protected:
-    // What it copies with was opened in the primary context, and nothing tells of its end.
-    void reset_under_it(const settings &with, bool is_registered)
+    void TearDown() override
     {
-        close();
-        open(with);
-        if (!is_registered) {
-            memh_.reset();
-        }
-        bytes source = random_bytes(size, 7);
-        local_->write(0, source);
-        put_some();
-        ASSERT_EQ(difference(source, peer_->read(remote_, 0, size)), "");
+        others_.clear();
+        ending_context::TearDown();
+    }
 
+    // What it copies with was opened in the primary context, and nothing tells of its end.
+    void reset_under_it()
+    {
+        local_->write(0, random_bytes(size, 7));
+        put_some();
+        ASSERT_EQ(difference(random_bytes(size, 7), peer_->read(remote_, 0, size)), "");
         emulator()->reuse_contexts(1);
         reset_primary();
         retain_primary(); // the application goes on with that, too
         emulator()->reuse_contexts(0);
-        // Other memory, large enough for the address of the import to be used again: whoever
-        // writes there now is wrong.
-        std::vector<std::unique_ptr<gpu_memory>> others;
-        bytes                                    untouched(2u << 20, 0x33);
+        // Other memory, large enough for the address of the import to be used again.
         for (int i = 0; i < 8; ++i) {
-            others.push_back(std::make_unique<gpu_memory>(0, untouched.size()));
-            others.back()->write(0, untouched);
+            others_.push_back(std::make_unique<gpu_memory>(0, untouched_.size()));
+            others_.back()->write(0, untouched_);
         }
-        auto expect_untouched = [&] {
-            for (const auto &other : others) {
-                EXPECT_EQ(difference(untouched, other->read(0, untouched.size())), "");
-            }
-        };
-
         expect_log("was reset: what peers share is opened anew");
-        expect_log("failed: ");
-        source = random_bytes(size, 8);
-        local_->write(0, source);
+        local_->write(0, source_);
+    }
+
+    void expect_untouched()
+    {
+        for (const auto &other : others_) {
+            EXPECT_EQ(difference(untouched_, other->read(0, untouched_.size())), "");
+        }
+    }
+
+    void expect_refused()
+    {
         completion   done;
         ucs_status_t status = put(&done);
         if (status == UCS_INPROGRESS) {
@@ -391,32 +390,56 @@ protected:
         }
         EXPECT_EQ(status, UCS_ERR_IO_ERROR);
         expect_untouched();
+    }
 
+    void expect_opened_anew()
+    {
+        reset_under_it();
+        expect_refused();
         // An answer about the context is good for 100 us.
         usleep(1000);
+        completion done;
         (void)put(&done);
         key_ = std::make_unique<unpacked>(peer_->key(remote_));
         put_some();
-        EXPECT_EQ(difference(source, peer_->read(remote_, 0, size)), "");
+        EXPECT_EQ(difference(source_, peer_->read(remote_, 0, size)), "");
         expect_untouched();
     }
+
+    const bytes untouched_ = bytes(2u << 20, 0x33);
+    const bytes source_    = random_bytes(size, 8);
+
+    std::vector<std::unique_ptr<gpu_memory>> others_;
 };
 
 } // namespace
 
 TEST_P(context_that_stays, opens_anew_what_a_reset_of_the_primary_one_took_along)
 {
-    reset_under_it({}, true);
+    expect_opened_anew();
 }
 
 TEST_P(context_that_stays, opens_anew_what_a_buffer_without_a_registration_needs)
 {
-    reset_under_it({}, false);
+    memh_.reset();
+    expect_opened_anew();
 }
 
 TEST_P(context_that_stays, opens_anew_with_words_too)
 {
-    reset_under_it({{"COMPLETION", "word"}, {"KERNEL", "n"}}, true);
+    close();
+    open({{"COMPLETION", "word"}, {"KERNEL", "n"}});
+    expect_opened_anew();
+}
+
+// It has no engine that could have seen the primary context before.
+TEST_P(context_that_stays, is_refused_on_another_interface_too)
+{
+    reset_under_it();
+    entity other;
+    ep_ = std::make_unique<endpoint>(other, peer_->address());
+    expect_refused();
+    ep_.reset();
 }
 
 INSTANTIATE_TEST_SUITE_P(contexts, context_that_stays, testing::Values(ends_by::destroy),

@@ -251,6 +251,25 @@ TEST(registrations, are_cheap_in_any_number_and_order)
     }
 }
 
+// The first registration is still there: the application has freed the memory under it.
+TEST(registrations, of_what_was_allocated_anew_at_an_address_have_another_key)
+{
+    entity     here;
+    auto       memory  = std::make_unique<gpu_memory>(0, size);
+    uint64_t   address = memory->address();
+    registered first(here, address, size);
+    bytes      before = first.key();
+    memory.reset();
+    memory = std::make_unique<gpu_memory>(0, size);
+    if (memory->address() != address) {
+        GTEST_SKIP() << "the driver has not used the address again";
+    }
+    registered second(here, address, size);
+    EXPECT_NE(second.key(), before);
+    EXPECT_EQ(try_unpack(second.key()), UCS_OK);
+    EXPECT_EQ(try_unpack(before), UCS_ERR_UNREACHABLE);
+}
+
 TEST(registrations, of_one_allocation_are_opened_once)
 {
     NVL_NEEDS_EMULATOR();

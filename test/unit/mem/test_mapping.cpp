@@ -5,7 +5,6 @@
 
 #include "uct/emulated.h"
 
-#include <cstring>
 #include <gtest/gtest.h>
 #include <mutex>
 #include <string>
@@ -15,16 +14,6 @@ namespace nvl::test {
 namespace {
 
 constexpr size_t size = 1u << 20;
-
-CUdeviceptr open_handle(const cuda_api &cuda, const import_key &key)
-{
-    CUipcMemHandle raw;
-    CUdeviceptr    mapped = 0;
-    std::memcpy(&raw, key.handle.bytes, sizeof(raw));
-    EXPECT_EQ(cuda.cuIpcOpenMemHandle(&mapped, raw, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-              CUDA_SUCCESS);
-    return mapped;
-}
 
 } // namespace
 
