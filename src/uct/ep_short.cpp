@@ -97,9 +97,10 @@ namespace nvl {
 
 bcopy_gets::~bcopy_gets()
 {
-    while (bcopy_get *one = alive.first()) {
-        alive.remove(*one);
+    for (bcopy_get *one = alive.first(); one != nullptr;) {
+        bcopy_get *next = alive.behind(*one);
         delete one;
+        one = next;
     }
 }
 

@@ -144,8 +144,10 @@ joint_request *joint_requests::open(iface &owner, uct_completion_t *user) noexce
 
 joint_requests::~joint_requests()
 {
-    while (alive_.first() != nullptr) {
-        delete alive_.first();
+    for (joint_request *one = alive_.first(); one != nullptr;) {
+        joint_request *next = alive_.behind(*one);
+        delete one;
+        one = next;
     }
 }
 
