@@ -8,7 +8,6 @@
 #include <new>
 #include <utility>
 
-#include "base/clock.h"
 #include "driver/handles.h"
 
 namespace nvl {
@@ -77,7 +76,7 @@ bool is_same_allocation(const cuda_api &cuda, CUdeviceptr address, unsigned long
 }
 
 context_life::context_life(const cuda_api &cuda, CUcontext context) noexcept
-    : cuda_(cuda), context_(context), good_for_ticks_(clock_from_ns(good_for_ns))
+    : cuda_(cuda), context_(context)
 {
 }
 
@@ -146,19 +145,13 @@ bool context_life::is_over() const noexcept
     if (over_.load(std::memory_order_relaxed)) {
         return true;
     }
-    uint64_t now = clock_ticks(); // before the question: the answer is of then or later
+    uint64_t now = clock_ticks();
     if (!is_same_allocation(cuda_, witness_, id_)) {
         over_.store(true, std::memory_order_relaxed);
         return true;
     }
-    asked_.store(now, std::memory_order_relaxed);
+    sound_.keep(now);
     return false;
-}
-
-bool context_life::is_over_lately() const noexcept
-{
-    bool is_old = clock_ticks() - asked_.load(std::memory_order_relaxed) > good_for_ticks_;
-    return __builtin_expect(is_old, 0) ? is_over() : over_.load(std::memory_order_relaxed);
 }
 
 } // namespace nvl

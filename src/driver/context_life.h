@@ -14,11 +14,35 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/clock.h"
 #include "driver/cuda.h"
 
 namespace nvl {
 
 class context_life;
+
+// When the driver last said that a context lives. For paths that are walked often such an
+// answer is good for so long, since no context goes in less. Any thread.
+class recent_answer {
+public:
+    static constexpr double good_for_ns = 100e3;
+
+    // One read of the clock.
+    bool is_good() const noexcept
+    {
+        return clock_ticks() - asked_.load(std::memory_order_relaxed) <= good_for_ticks_;
+    }
+
+    // `asked`: clock_ticks() before the question, as the answer is of then or later.
+    void keep(uint64_t asked) noexcept
+    {
+        asked_.store(asked, std::memory_order_relaxed);
+    }
+
+private:
+    uint64_t              good_for_ticks_ = clock_from_ns(good_for_ns);
+    std::atomic<uint64_t> asked_{0};
+};
 
 // Whoever keeps a handle of a context keeps one of these.
 using life_ref = std::shared_ptr<const context_life>;
@@ -47,23 +71,24 @@ public:
     // not destroyed. Asks the driver about an address, and no more once it is over.
     bool is_over() const noexcept;
 
-    // The same for paths that are walked often: an answer is good for so long, since
-    // no context goes in less. One read of the clock in the common case.
-    static constexpr double good_for_ns = 100e3;
-    bool                    is_over_lately() const noexcept;
+    // The same for paths that are walked often, see recent_answer.
+    bool is_over_lately() const noexcept
+    {
+        return __builtin_expect(sound_.is_good(), 1) ? over_.load(std::memory_order_relaxed)
+                                                     : is_over();
+    }
 
 private:
     context_life(const cuda_api &cuda, CUcontext context) noexcept;
     ucs_status_t open() noexcept;
 
-    const cuda_api               &cuda_;
-    CUcontext                     context_;
-    uint64_t                      good_for_ticks_;
-    CUdeviceptr                   witness_    = 0;
-    bool                          is_of_host_ = false; // the witness
-    unsigned long long            id_         = 0;     // of the witness
-    mutable std::atomic<bool>     over_{false};
-    mutable std::atomic<uint64_t> asked_{0}; // when, in ticks
+    const cuda_api           &cuda_;
+    CUcontext                 context_;
+    CUdeviceptr               witness_    = 0;
+    bool                      is_of_host_ = false; // the witness
+    unsigned long long        id_         = 0;     // of the witness
+    mutable std::atomic<bool> over_{false};
+    mutable recent_answer     sound_;
 };
 
 // True while the allocation at `address` is the one that had this id

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Page-locked memory of the process's own: the driver locks it and gives it an
-// address on the GPU, and whatever becomes of the context, the processor may read
+// address on the GPU, and whatever becomes of a context, the processor may read
 // and write it as long as this lives. (What the driver allocates itself goes with
-// the context, under the feet of whoever polls a word there.) Called by engine;
-// calls the driver.
+// the context, under the feet of whoever polls a word there.) It is locked in the
+// primary context of a GPU, which it keeps: that is there whatever the application
+// does with a context of its own. Called by engine; calls the driver.
 #ifndef NVLINK_DRIVER_PINNED_BLOCK_H
 #define NVLINK_DRIVER_PINNED_BLOCK_H
 
@@ -18,10 +19,9 @@ class pinned_block {
 public:
     pinned_block() = default;
 
-    // Zeros, page-locked in the context of `life` for all contexts, and not
-    // inherited by a forked child. *code: what the driver said; UCS_ERR_NO_MEMORY
-    // without a question to it.
-    static result<pinned_block> make(const cuda_api &cuda, const life_ref &life, size_t size_bytes,
+    // Zeros, page-locked for all contexts of all GPUs, and not inherited by a forked
+    // child. *code: what the driver said, of what failed. Any thread.
+    static result<pinned_block> make(const cuda_api &cuda, CUdevice device, size_t size_bytes,
                                      CUresult *code) noexcept;
 
     pinned_block(pinned_block &&other) noexcept;
@@ -33,16 +33,33 @@ public:
         return bytes_;
     }
 
+    // Where the GPUs have it.
+    CUdeviceptr on_gpu() const noexcept
+    {
+        return on_gpu_;
+    }
+
+    // True once the primary context was reset: the GPUs have it no more. Asks the driver;
+    // not to be called of an empty one.
+    bool is_over() const noexcept
+    {
+        return life_->is_over();
+    }
+
 private:
     pinned_block(const cuda_api &cuda, void *bytes, size_t size_bytes) noexcept
         : cuda_(&cuda), bytes_(bytes), size_bytes_(size_bytes)
     {
     }
 
+    ucs_status_t lock(CUdevice device, CUresult *code) noexcept;
+
     const cuda_api *cuda_ = nullptr;
-    life_ref        life_; // null: not locked
+    primary_context home_;
+    life_ref        life_; // of home_; null: not locked
     void           *bytes_      = nullptr;
     size_t          size_bytes_ = 0;
+    CUdeviceptr     on_gpu_     = 0;
 };
 
 } // namespace nvl

@@ -17,7 +17,7 @@ host_stage::host_stage(const cuda_api &cuda, lane &push, lane &pull,
 {
 }
 
-result<std::unique_ptr<host_stage>> host_stage::create(const cuda_api &cuda, CUcontext context,
+result<std::unique_ptr<host_stage>> host_stage::create(const cuda_api &cuda, CUdevice device,
                                                        lane &push, lane &pull,
                                                        const host_stage_config &config) noexcept
 {
@@ -25,14 +25,14 @@ result<std::unique_ptr<host_stage>> host_stage::create(const cuda_api &cuda, CUc
     if (!self) {
         return UCS_ERR_NO_MEMORY;
     }
-    ucs_status_t status = self->open(context);
+    ucs_status_t status = self->open(device);
     if (status != UCS_OK) {
         return status;
     }
     return self;
 }
 
-ucs_status_t host_stage::open(CUcontext context) noexcept
+ucs_status_t host_stage::open(CUdevice device) noexcept
 {
     size_t count = std::max<size_t>(config_.total_bytes / config_.slot_bytes, 2);
     ops_.reset(new (std::nothrow) op[config_.depth]);
@@ -41,14 +41,10 @@ ucs_status_t host_stage::open(CUcontext context) noexcept
         return UCS_ERR_NO_MEMORY;
     }
 
-    void            *bytes = nullptr;
-    CUresult         code  = CUDA_SUCCESS;
-    result<life_ref> life  = context_life::of(cuda_, context);
-    if (!life.ok()) {
-        return life.status();
-    }
+    void                *bytes = nullptr;
+    CUresult             code  = CUDA_SUCCESS;
     result<pinned_block> made =
-        pinned_block::make(cuda_, life.value(), count * config_.slot_bytes, &code);
+        pinned_block::make(cuda_, device, count * config_.slot_bytes, &code);
     if (made.ok()) {
         pinned_ = std::move(made.value());
         bytes   = pinned_.get();

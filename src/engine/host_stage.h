@@ -33,7 +33,7 @@ class host_stage {
 public:
     // Allocates the slots, page-locked where the driver lets it. `push` and `pull`
     // must be gone before the stage is.
-    static result<std::unique_ptr<host_stage>> create(const cuda_api &cuda, CUcontext context,
+    static result<std::unique_ptr<host_stage>> create(const cuda_api &cuda, CUdevice device,
                                                       lane &push, lane &pull,
                                                       const host_stage_config &config) noexcept;
 
@@ -94,7 +94,7 @@ private:
 
     host_stage(const cuda_api &cuda, lane &push, lane &pull,
                const host_stage_config &config) noexcept;
-    ucs_status_t open(CUcontext context) noexcept;
+    ucs_status_t open(CUdevice device) noexcept;
     op          *waiting(bool push) noexcept;
     void         pump(bool push, size_t budget) noexcept;
     bool         start_slot(op *which) noexcept;

@@ -71,8 +71,6 @@ ucs_status_t lane::open() noexcept
     return (config_.completion == lane_completion::by_word) ? open_word() : open_events();
 }
 
-// Locked in the primary context, which the lane keeps: it is there whatever the
-// application does with a context of its own.
 ucs_status_t lane::open_word() noexcept
 {
     CUdevice     device = 0;
@@ -80,26 +78,14 @@ ucs_status_t lane::open_word() noexcept
     if (status != UCS_OK) {
         return status;
     }
-    result<primary_context> home = primary_context::retain(cuda_, device);
-    if (!home.ok()) {
-        return home.status();
-    }
-    home_ = std::move(home.value());
-
-    result<life_ref> home_life = context_life::of(cuda_, home_.get());
-    if (!home_life.ok()) {
-        return home_life.status();
-    }
     CUresult             code = CUDA_SUCCESS;
-    result<pinned_block> made = pinned_block::make(cuda_, home_life.value(), 64, &code);
+    result<pinned_block> made = pinned_block::make(cuda_, device, 64, &code);
     if (!made.ok()) {
-        return cuda_failed(cuda_, code, "cuMemHostRegister", 1);
+        return cuda_failed(cuda_, code, "a page-locked word", 1);
     }
     word_block_ = std::move(made.value());
     word_       = static_cast<volatile uint32_t *>(word_block_.get());
-
-    context_guard guard(cuda_, home_.get());
-    return NVL_CUDA_CALL(cuda_, cuMemHostGetDevicePointer, &word_device_, word_block_.get(), 0);
+    return UCS_OK;
 }
 
 ucs_status_t lane::open_events() noexcept
@@ -195,7 +181,7 @@ CUresult lane::signal(uint32_t number) noexcept
 {
     if (config_.completion == lane_completion::by_word) {
         // The default flag orders the write after the stream's earlier copies.
-        return cuda_.cuStreamWriteValue32(stream_.get(), word_device_, number,
+        return cuda_.cuStreamWriteValue32(stream_.get(), word_block_.on_gpu(), number,
                                           CU_STREAM_WRITE_VALUE_DEFAULT);
     }
     return cuda_.cuEventRecord(events_[number % config_.depth].get(), stream_.get());

@@ -110,10 +110,8 @@ private:
     life_ref                 life_;
     lane_config              config_;
     stream                   stream_;
-    primary_context          home_; // of word_block_
     pinned_block             word_block_;
-    volatile uint32_t       *word_        = nullptr; // number of the last completed operation
-    CUdeviceptr              word_device_ = 0;
+    volatile uint32_t       *word_ = nullptr; // number of the last completed operation
     std::unique_ptr<event[]> events_;
     std::unique_ptr<slot[]>  slots_;
     uint32_t                 posted_      = 0; // number of the last submitted operation

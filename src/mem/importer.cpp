@@ -44,9 +44,8 @@ fetched_record record_of(const import_key &key)
 // that the owner has freed. The driver's own id of the mapping tells.
 bool importer::is_stale(const import_key &key, CUdeviceptr mapped)
 {
-    unsigned long long id = 0;
-    if (places_.cuda().cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, mapped) !=
-        CUDA_SUCCESS) {
+    unsigned long long id = mapping_number(places_.cuda(), mapped);
+    if (id == 0) {
         return false;
     }
     std::lock_guard<std::mutex> guard(mutex_);
@@ -81,17 +80,20 @@ ucs_status_t importer::renew(const import_key &key, const CUipcMemHandle &raw, C
     // More holders than a process has libraries that open handles.
     constexpr unsigned holders_max = 64;
 
-    const cuda_api &cuda    = places_.cuda();
-    unsigned        holders = 0;
+    const cuda_api    &cuda    = places_.cuda();
+    unsigned           holders = 0;
+    unsigned long long old     = mapping_number(cuda, *mapped);
     if (is_in_use_(key)) {
         (void)cuda.cuIpcCloseMemHandle(*mapped);
         NVL_DEBUG("operations still use what the peer has freed at 0x%" PRIx64, key.base);
         return UCS_ERR_BUSY;
     }
-    while ((holders < holders_max) && (cuda.cuIpcCloseMemHandle(*mapped) == CUDA_SUCCESS)) {
+    // Only of the old one: others may open and close meanwhile.
+    while ((holders < holders_max) && is_same_allocation(cuda, *mapped, old) &&
+           (cuda.cuIpcCloseMemHandle(*mapped) == CUDA_SUCCESS)) {
         ++holders;
     }
-    unsigned ours = legacy_mapping::forsake(places_.at(key.place_id).context, *mapped);
+    unsigned ours = legacy_mapping::forsake(places_.at(key.place_id).context, *mapped, old);
     for (unsigned i = 0; i + ours < holders; ++i) {
         CUresult code = cuda.cuIpcOpenMemHandle(mapped, raw, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
         if (code != CUDA_SUCCESS) {

@@ -19,6 +19,13 @@
 
 namespace nvl {
 
+// The same addresses of the same owner, in part: of what keys name.
+template<typename T> bool overlaps(const T &one, const T &other) noexcept
+{
+    return (one.owner.token == other.owner.token) && (one.base < other.base + other.size_bytes) &&
+           (other.base < one.base + one.size_bytes);
+}
+
 // What identifies memory of a peer. The serial makes memory that was let go of
 // and exported anew another one, also at the same address.
 struct import_key {
@@ -65,8 +72,7 @@ struct import_key {
     // The same addresses of the same owner, in part.
     bool overlaps(const import_key &other) const noexcept
     {
-        return (place_id == other.place_id) && (owner.token == other.owner.token) &&
-               (base < other.base + other.size_bytes) && (other.base < base + size_bytes);
+        return (place_id == other.place_id) && nvl::overlaps(*this, other);
     }
 };
 

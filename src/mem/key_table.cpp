@@ -34,7 +34,7 @@ key_table &key_table::get(places &where)
 size_t key_table::idle_count() const noexcept
 {
     std::lock_guard<std::mutex> guard(mutex_);
-    return idle_count_;
+    return idle_.size();
 }
 
 // ---- unpack and release --------------------------------------------------------
@@ -43,10 +43,11 @@ size_t key_table::idle_count() const noexcept
 result<remote_key *> key_table::connected(remote_key *key, const place &from) noexcept
 {
     ucs_status_t status = key->is_alive() ? key->connect(from) : tell_freed(key->fields().base);
-    // BUSY passes: by the first operation the older mapping is gone, since UCP
-    // hands the same key to cuda_ipc after us, which lets go of its own.
+    // BUSY passes: by the first operation the older mapping may be gone, since UCP
+    // hands the same key to cuda_ipc after us, which lets go of its own, and operations
+    // through an older key end.
     if ((status != UCS_OK) && (status != UCS_ERR_BUSY)) {
-        key->release();
+        key->let_go();
         return status;
     }
     return key;
@@ -65,6 +66,10 @@ result<remote_key *> key_table::add(const uint8_t *wire, const key_fields &field
         remote_key::create(*this, places_, cache_, fields, wire, self, &key_table::last_out);
     if (!made.ok()) {
         return made.status();
+    }
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        all_.add(*made.value());
     }
     made = connected(made.value(), from);
     if (made.ok() && !(fields.owner == self)) {
@@ -92,6 +97,7 @@ remote_key *key_table::take(const uint8_t *wire) noexcept
     } else if (key->count.fetch_add(1, std::memory_order_acquire) == 0) {
         ++key->row_.crossed;
     }
+    key->users_.fetch_add(1, std::memory_order_relaxed);
     return key;
 }
 
@@ -116,12 +122,28 @@ void key_table::rest(remote_key *key) noexcept
         if (stays) {
             begin_idle(key);
         }
-        gone = !stays ? key : (idle_count_ > idle_most) ? oldest_ : nullptr;
+        gone = !stays ? key : (idle_.size() > idle_most) ? idle_.first() : nullptr;
         if (gone != nullptr) {
             unlist(gone);
         }
     }
     delete gone;
+}
+
+bool key_table::close_freed(const remote_key &wanted) noexcept
+{
+    map_cache::closed closed; // after the lock is gone
+    bool              any = false;
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        for (remote_key *key = all_.first(); key != nullptr; key = all_.behind(*key)) {
+            if ((key != &wanted) && !key->row_.is_idle &&
+                overlaps(key->fields(), wanted.fields())) {
+                any = key->close_freed(&closed) || any;
+            }
+        }
+    }
+    return any;
 }
 
 void key_table::purge() noexcept
@@ -130,7 +152,7 @@ void key_table::purge() noexcept
         remote_key *gone;
         {
             std::lock_guard<std::mutex> guard(mutex_);
-            gone = oldest_;
+            gone = idle_.first();
             if (gone == nullptr) {
                 return;
             }
@@ -203,8 +225,10 @@ try {
     // Longer chains.
 }
 
+// For whoever is about to destroy it.
 void key_table::unlist(remote_key *key) noexcept
 {
+    all_.remove(*key);
     if (key->row_.is_idle) {
         end_idle(key);
     }
@@ -222,21 +246,14 @@ void key_table::unlist(remote_key *key) noexcept
 
 void key_table::begin_idle(remote_key *key) noexcept
 {
-    key->row_.is_idle                                    = true;
-    key->row_.older                                      = newest_;
-    key->row_.newer                                      = nullptr;
-    (newest_ != nullptr ? newest_->row_.newer : oldest_) = key;
-    newest_                                              = key;
-    ++idle_count_;
+    key->row_.is_idle = true;
+    idle_.add(*key);
 }
 
 void key_table::end_idle(remote_key *key) noexcept
 {
-    remote_key *older = key->row_.older, *newer = key->row_.newer;
-    key->row_.is_idle                                = false;
-    (older != nullptr ? older->row_.newer : oldest_) = newer;
-    (newer != nullptr ? newer->row_.older : newest_) = older;
-    --idle_count_;
+    key->row_.is_idle = false;
+    idle_.remove(*key);
 }
 
 } // namespace nvl

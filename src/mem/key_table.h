@@ -45,9 +45,14 @@ public:
     result<remote_key *> find(const uint8_t *wire, const place &from) noexcept;
 
     // Unpacks a key that find() did not know; `fields` are what key_parse() made of `wire`.
-    // The caller pays either back with remote_key::release(). Any thread; calls the driver.
+    // The caller pays either back with remote_key::let_go(). Any thread; calls the driver.
     result<remote_key *> add(const uint8_t *wire, const key_fields &fields,
                              const process_identity &self, const place &from) noexcept;
+
+    // Of other keys whose memory their owner has freed, closes those that are in the way of
+    // `wanted`, which is at the same address, and that nothing but their holders uses. True if
+    // there was one. The caller holds no lock of those keys. Any thread; calls the driver.
+    bool close_freed(const remote_key &wanted) noexcept;
 
     // Forgets what nobody uses.
     void purge() noexcept;
@@ -74,9 +79,9 @@ private:
                                         // taken under it, the driver is not called
     std::vector<remote_key *> buckets_; // a power of two of them, or none yet
     size_t                    listed_count_ = 0;
-    size_t                    idle_count_   = 0;
-    remote_key               *oldest_       = nullptr; // of the idle ones
-    remote_key               *newest_       = nullptr;
+
+    linked_list<remote_key, &remote_key::in_idle_> idle_; // the oldest first
+    linked_list<remote_key, &remote_key::in_all_>  all_;
 };
 
 } // namespace nvl

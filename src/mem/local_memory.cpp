@@ -25,17 +25,15 @@ size_t local_memory::first_behind(uint64_t address) const noexcept
            ranges_.begin();
 }
 
-bool local_memory::find(uint64_t address, local_range *out, bool *is_kept) noexcept
+bool local_memory::find(uint64_t address, local_range *out) noexcept
 {
     uint64_t asked_at;
-    *is_kept = false;
     {
         std::lock_guard<std::mutex> guard(mutex_);
         size_t                      index = first_behind(address);
         asked_at                          = events_;
         if ((index != 0) && (address < ranges_[index - 1].end)) {
-            *out     = ranges_[index - 1];
-            *is_kept = true;
+            *out = ranges_[index - 1];
             return true;
         }
     }
@@ -70,19 +68,19 @@ bool local_memory::find(uint64_t address, local_range *out, bool *is_kept) noexc
     std::lock_guard<std::mutex> guard(mutex_);
     // Freed and allocated anew meanwhile: right for the caller, not to be kept.
     if (keeps() && (asked_at == events_)) {
-        *is_kept = keep(*out);
+        keep(out);
     }
     return true;
 }
 
 // The caller holds the lock.
-bool local_memory::keep(const local_range &range) noexcept
+void local_memory::keep(local_range *range) noexcept
 {
-    size_t first = first_behind(range.base);
-    bool   free  = ((first == 0) || (ranges_[first - 1].end <= range.base)) &&
-                ((first == count_) || (ranges_[first].base >= range.end));
+    size_t first = first_behind(range->base);
+    bool   free  = ((first == 0) || (ranges_[first - 1].end <= range->base)) &&
+                ((first == count_) || (ranges_[first].base >= range->end));
     if (!free) {
-        return false; // another thread was quicker
+        return; // another thread was quicker
     }
     if (count_ == capacity) {
         // More allocations than anybody moves at a time: start anew, and the lookups too.
@@ -91,16 +89,15 @@ bool local_memory::keep(const local_range &range) noexcept
     }
     std::move_backward(ranges_.begin() + first, ranges_.begin() + count_,
                        ranges_.begin() + count_ + 1);
-    ranges_[first] = range;
+    range->is_kept = true;
+    ranges_[first] = *range;
     ++count_;
-    return true;
 }
 
 bool local_memory::is_pinned(uint64_t address, size_t size_bytes) noexcept
 {
     local_range range;
-    bool        is_kept;
-    if (!find(address, &range, &is_kept) || (range.at != nullptr)) {
+    if (!find(address, &range) || (range.at != nullptr)) {
         return false;
     }
     uint64_t last = address + size_bytes - 1;
@@ -108,7 +105,7 @@ bool local_memory::is_pinned(uint64_t address, size_t size_bytes) noexcept
         return true;
     }
     // Ends in another registration, or the driver did not say where it ends.
-    return find(last, &range, &is_kept) && (range.at == nullptr) && (range.end - range.base == 1);
+    return find(last, &range) && (range.at == nullptr) && (range.end - range.base == 1);
 }
 
 void local_memory::forget(uint64_t address, size_t size_bytes) noexcept
@@ -139,14 +136,13 @@ const local_range *local_lookup::find_slow(local_memory &all, uint64_t address,
         slots_.fill(local_range{});
         generation_ = now;
     }
-    bool is_kept;
-    if (!all.find(address, &once_, &is_kept)) {
+    if (!all.find(address, &once_)) {
         missed_ = address;
         return nullptr;
     }
     missed_ = 0;
     // Only what is kept there: what goes from there raises the generation.
-    if (is_kept && (now == all.generation())) {
+    if (once_.is_kept && (now == all.generation())) {
         *slot = once_;
     }
     return &once_;

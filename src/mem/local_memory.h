@@ -26,8 +26,9 @@ struct local_range {
     uint64_t     base = 0;
     uint64_t     end  = 0; // behind its last byte
     const place *at =
-        nullptr;        // null: memory that the driver copies, mostly page-locked host memory
-    bool stays = false; // in the memory of that place's GPU: not managed
+        nullptr;          // null: memory that the driver copies, mostly page-locked host memory
+    bool stays   = false; // in the memory of that place's GPU: not managed
+    bool is_kept = false; // what changes about it from now on raises generation()
 };
 
 // What the driver has said about allocations of this process, for all interfaces.
@@ -37,8 +38,8 @@ public:
     static local_memory &get(places &where);
 
     // The allocation around `address`; false for memory that CUDA does not know.
-    // May ask the driver. *is_kept: what changes about it from now on raises generation().
-    bool find(uint64_t address, local_range *out, bool *is_kept) noexcept;
+    // May ask the driver.
+    bool find(uint64_t address, local_range *out) noexcept;
 
     // True if the driver reads and writes all of [address, +size) directly: it is
     // page-locked, by whomever. Asks the driver.
@@ -72,7 +73,7 @@ private:
     static constexpr size_t capacity = 1024;
 
     size_t first_behind(uint64_t address) const noexcept;
-    bool   keep(const local_range &range) noexcept;
+    void   keep(local_range *range) noexcept;
 
     places                           &where_;
     std::atomic<bool>                 keeps_{false};

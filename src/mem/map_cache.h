@@ -82,9 +82,9 @@ public:
     result<mapping *> acquire(const import_key &key) noexcept;
 
     // Of what the caller has acquired.
-    static const owner_link &link_of(const mapping &used) noexcept
+    static const std::shared_ptr<owner_link> &link_of(const mapping &used) noexcept
     {
-        return *used.link_;
+        return used.link_;
     }
 
     // The caller's use has ended; never fails. Any thread.

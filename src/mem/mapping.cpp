@@ -81,17 +81,21 @@ legacy_mappings &legacy_mappings_get()
 
 } // namespace
 
+unsigned long long mapping_number(const cuda_api &cuda, CUdeviceptr mapped) noexcept
+{
+    unsigned long long id = 0;
+    CUresult code         = cuda.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, mapped);
+    return (code == CUDA_SUCCESS) ? id : 0;
+}
+
 std::shared_mutex &legacy_mapping::opens() noexcept
 {
     return legacy_mappings_get().opens;
 }
 
 legacy_mapping::legacy_mapping(const cuda_api &cuda, CUcontext context, CUdeviceptr mapped)
-    : mapping(cuda, context, mapped)
+    : mapping(cuda, context, mapped), id_(mapping_number(cuda, mapped))
 {
-    if (cuda.cuPointerGetAttribute(&id_, CU_POINTER_ATTRIBUTE_BUFFER_ID, mapped) != CUDA_SUCCESS) {
-        id_ = 0;
-    }
     legacy_mappings            &live = legacy_mappings_get();
     std::lock_guard<std::mutex> guard(live.mutex);
     live.all.push_back(this);
@@ -119,13 +123,15 @@ legacy_mapping::~legacy_mapping()
     }
 }
 
-unsigned legacy_mapping::forsake(CUcontext context, CUdeviceptr mapped) noexcept
+unsigned legacy_mapping::forsake(CUcontext context, CUdeviceptr mapped,
+                                 unsigned long long id) noexcept
 {
     legacy_mappings            &live = legacy_mappings_get();
     std::lock_guard<std::mutex> guard(live.mutex);
     unsigned                    count = 0;
     for (legacy_mapping *each : live.all) {
-        if ((each->context_ == context) && (each->mapped_ == mapped) && !each->is_closed_) {
+        bool is_it = (each->context_ == context) && (each->mapped_ == mapped) && (each->id_ == id);
+        if (is_it && !each->is_closed_) {
             each->is_closed_ = true;
             ++count;
         }

@@ -49,6 +49,9 @@ private:
     std::shared_ptr<owner_link> link_;           // lives as long as something of the owner's
 };
 
+// The driver's own number of what is mapped there, which it never gives again; 0: not known.
+unsigned long long mapping_number(const cuda_api &cuda, CUdeviceptr mapped) noexcept;
+
 // cuIpcOpenMemHandle.
 class legacy_mapping : public mapping {
 public:
@@ -59,12 +62,13 @@ public:
     // by whoever opens or closes one; alone by who closes and opens them all anew.
     static std::shared_mutex &opens() noexcept;
 
-    // The driver has closed what is mapped there: its mappings have nothing to
-    // close any more. Returns how many there are. The caller holds opens() alone.
-    static unsigned forsake(CUcontext context, CUdeviceptr mapped) noexcept;
+    // The driver has closed what was mapped there under its number `id`: the mappings of
+    // that have nothing to close any more. Those of what was or is there under another
+    // one are left alone. Returns how many there are. The caller holds opens() alone.
+    static unsigned forsake(CUcontext context, CUdeviceptr mapped, unsigned long long id) noexcept;
 
 private:
-    unsigned long long id_        = 0;     // the driver's, of what is mapped; 0: not known
+    unsigned long long id_;                // its mapping_number()
     bool               is_closed_ = false; // under opens()
 };
 

@@ -277,7 +277,7 @@ bool pair_check::is_sound(const place &from, const gpu_uuid &peer, map_cache &ca
     return judge(from, peer, settled, [&] {
         far_memory far;
         uint8_t    packed[key_packed_size_most];
-        for (unsigned gpu = 0; cache.link_of(opened).sample(gpu, packed); ++gpu) {
+        for (unsigned gpu = 0; cache.link_of(opened)->sample(gpu, packed); ++gpu) {
             key_fields fields;
             if ((packed[0] == 0) || (key_parse(packed, &fields) != UCS_OK) ||
                 (fields.uuid != peer) || (fields.size_bytes < part_count * part_bytes)) {

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <new>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "topo/topology.h"
 
@@ -37,8 +36,7 @@ const char *peer_refusal_hint(CUresult code) noexcept
     }
 }
 
-places::places(const cuda_api &cuda) noexcept
-    : cuda_(cuda), sound_for_ticks_(clock_from_ns(context_life::good_for_ns))
+places::places(const cuda_api &cuda) noexcept : cuda_(cuda)
 {
 }
 
@@ -145,18 +143,14 @@ unsigned long long places::context_unique(CUcontext context) const noexcept
     return unique;
 }
 
-// The caller holds the mutex.
-bool places::is_primary(const place &at) const noexcept
-{
-    return primaries_[at.gpu].get() == at.context;
-}
-
-// Null if there is none, or one whose context is over. The caller holds the mutex.
-const place *places::known(CUcontext context, unsigned long long unique) noexcept
+// Null if there is none, or one whose context is over. Without `home`: of a primary
+// context. The caller holds the mutex.
+const place *places::known(CUcontext context, unsigned long long unique, const place *home) noexcept
 {
     for (unsigned i = count(); i-- > 0;) { // the newest first
         const place &at    = table_[i];
         bool         is_it = (at.context == context) && (at.unique == unique) &&
+                     (at.home == ((home != nullptr) ? home->id : at.id)) &&
                      !(lives_[i] && lives_[i]->is_over());
         if (is_it) {
             return &at;
@@ -167,36 +161,41 @@ const place *places::known(CUcontext context, unsigned long long unique) noexcep
 
 bool places::is_over(const place &at) const noexcept
 {
-    {
-        std::lock_guard<std::mutex> guard(mutex_);
-        if (!is_primary(at)) {
-            return !lives_[at.id] || lives_[at.id]->is_over();
-        }
+    if (at.is_primary()) {
+        return was_reset(at);
     }
-    return was_reset(at);
+    std::lock_guard<std::mutex> guard(mutex_);
+    return !lives_[at.id] || lives_[at.id]->is_over();
+}
+
+bool places::is_current(const place &at) const noexcept
+{
+    const place *home = known_primary(at.gpu);
+    return (home != nullptr) && (at.home == home->id) && !is_reset(*home);
+}
+
+bool places::was_reset(const place &primary) const noexcept
+{
+    // Each unpack of a key comes this way.
+    return !sound_[primary.id].is_good() && is_reset(primary);
 }
 
 // A retained handle may be asked for its number: after a reset it has another one, or none.
 // What is kept in a context says less: after a reset there may be a new one at the same
 // handle, with a life of its own. (But a driver before CUDA 12 has no numbers.)
-bool places::was_reset(const place &primary) const noexcept
+bool places::is_reset(const place &primary) const noexcept
 {
-    // Each unpack of a key comes this way: an answer is good for as long as a life's is.
-    std::atomic<uint64_t> &sound_at = sound_at_[primary.id];
-    const uint64_t         now      = clock_ticks();
-    if (now - sound_at.load(std::memory_order_relaxed) < sound_for_ticks_) {
-        return false;
-    }
-    bool was = false;
+    const uint64_t now = clock_ticks();
+    bool           is  = false;
     if (cuda_.cuCtxGetId != nullptr) {
-        was = context_unique(primary.context) != primary.unique;
+        is = context_unique(primary.context) != primary.unique;
     } else if (life_ref life = context_life::known(cuda_, primary.context)) {
-        was = life->is_over();
+        is = life->is_over();
     }
-    if (!was) {
-        sound_at.store(now, std::memory_order_relaxed);
+    if (!is) {
+        sound_[primary.id].keep(now);
     }
-    return was;
+    return is;
 }
 
 void places::let_go() noexcept
@@ -207,44 +206,51 @@ void places::let_go() noexcept
 
 result<const place *> places::find(CUdevice device, CUcontext context) noexcept
 {
-    unsigned long long          unique = context_unique(context);
+    result<const place *> home = primary(device);
+    if (!home.ok()) {
+        return home;
+    }
+    const place       &first  = *home.value();
+    unsigned long long unique = context_unique(context);
+    if (first.context == context) {
+        return (first.unique == unique) ? home : begin_primary(first.gpu, &first);
+    }
+
     std::lock_guard<std::mutex> guard(mutex_);
-    const place                *at = known(context, unique);
+    const place                *at = known(context, unique, &first);
+    if ((at != nullptr) && lives_[at->id]) {
+        return at;
+    }
+    result<life_ref> life = context_life::of(cuda_, context);
+    if (!life.ok()) {
+        return life.status();
+    }
     if (at == nullptr) {
-        result<const place *> added = add(device, context, unique);
-        if (!added.ok()) {
-            return added;
-        }
-        at = added.value();
+        at = add(first.gpu, context, unique, &first);
     }
-    if (!is_primary(*at) && !lives_[at->id]) {
-        result<life_ref> life = context_life::of(cuda_, context);
-        if (!life.ok()) {
-            return life.status();
-        }
-        lives_[at->id] = std::move(life.value());
+    if (at == nullptr) {
+        return UCS_ERR_NO_DEVICE;
     }
+    lives_[at->id] = std::move(life.value());
     return at;
 }
 
-// The caller holds the mutex.
-result<const place *> places::add(CUdevice device, CUcontext context,
-                                  unsigned long long unique) noexcept
+// Without `home`: of a primary context. Null, with a word in the log, beyond the limit. The
+// caller holds the mutex.
+place *places::add(unsigned gpu, CUcontext context, unsigned long long unique,
+                   const place *home) noexcept
 {
-    unsigned n     = count();
-    int      index = find_gpu(device);
-    if ((index < 0) || (n == max_places)) {
-        NVL_ERROR(
-            (index < 0)
-                ? "memory of a GPU that is unknown to this process"
-                : "more than 64 CUDA contexts in the life of this process: use the primary ones");
-        return UCS_ERR_NO_DEVICE;
+    unsigned n = count();
+    if (n == max_places) {
+        NVL_ERROR("more than 64 CUDA contexts in the life of this process: use the primary ones");
+        return nullptr;
     }
 
     table_[n].id      = n;
-    table_[n].gpu     = static_cast<unsigned>(index);
+    table_[n].gpu     = gpu;
     table_[n].context = context;
     table_[n].unique  = unique;
+    table_[n].home    = (home != nullptr) ? home->id : n;
     // Partner: the acquire in count().
     count_.store(n + 1, std::memory_order_release);
     return &table_[n];
@@ -254,33 +260,67 @@ result<const place *> places::primary(CUdevice device) noexcept
 {
     int index = find_gpu(device);
     if (index < 0) {
+        NVL_ERROR("memory of a GPU that is unknown to this process");
         return UCS_ERR_NO_DEVICE;
     }
 
     // Retained for good, so its place changes only where the application resets it.
-    const place *known    = primary_places_[index].load(std::memory_order_acquire);
-    bool         is_reset = (known != nullptr) && was_reset(*known);
-    if ((known != nullptr) && !is_reset) {
+    const place *known = known_primary(static_cast<unsigned>(index));
+    if ((known != nullptr) && !was_reset(*known)) {
         return known;
     }
+    return begin_primary(static_cast<unsigned>(index), known);
+}
 
-    CUcontext context;
-    {
-        std::lock_guard<std::mutex> guard(mutex_);
-        if ((primaries_[index].get() == nullptr) || is_reset) {
-            result<primary_context> retained = primary_context::retain(cuda_, device);
-            if (!retained.ok()) {
-                return retained.status();
-            }
-            primaries_[index] = std::move(retained.value());
+// In place of `gone`, which was reset, or the first one.
+result<const place *> places::begin_primary(unsigned gpu, const place *gone) noexcept
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    const place                *now = known_primary(gpu);
+    if (now != gone) {
+        return now; // another thread was quicker
+    }
+    if ((primaries_[gpu].get() == nullptr) || (gone != nullptr)) {
+        result<primary_context> retained = primary_context::retain(cuda_, gpus_[gpu].device);
+        if (!retained.ok()) {
+            return retained.status();
         }
-        context = primaries_[index].get();
+        primaries_[gpu] = std::move(retained.value());
     }
-    result<const place *> at = find(device, context);
-    if (at.ok()) {
-        primary_places_[index].store(at.value(), std::memory_order_release);
+    CUcontext          context = primaries_[gpu].get();
+    unsigned long long unique  = context_unique(context);
+    now                        = known(context, unique, nullptr);
+    if (now == nullptr) {
+        now = add(gpu, context, unique, nullptr);
     }
-    return at;
+    if (now == nullptr) {
+        return UCS_ERR_NO_DEVICE;
+    }
+    primary_places_[gpu].store(now, std::memory_order_release);
+    if (now != gone) {
+        move_on(*now);
+    }
+    return now;
+}
+
+// The application's own contexts on the GPU of a primary one that has just begun. The caller
+// holds the mutex.
+void places::move_on(const place &primary) noexcept
+{
+    for (unsigned i = 0, n = count(); i < n; ++i) {
+        place &own = table_[i];
+        if ((own.gpu != primary.gpu) || own.is_primary() || (own.next.load() != nullptr) ||
+            !lives_[i] || lives_[i]->is_over()) {
+            continue;
+        }
+        place *next = add(own.gpu, own.context, own.unique, &primary);
+        if (next == nullptr) {
+            return;
+        }
+        lives_[next->id] = lives_[i];
+        // Partner: the acquire in place_now().
+        own.next.store(next, std::memory_order_release);
+    }
 }
 
 result<const place *> places::preferred(int wanted) noexcept

@@ -4,8 +4,10 @@
 // that copies or maps does so in a place; its small number indexes tables on
 // the data path. Places are found or made at registration and at key unpack,
 // never removed; a context that follows a destroyed one at its address is another
-// place. Also here: the GPUs of this process. Called by mem, engine and
-// uct; calls the driver.
+// place. What peers share is opened in the primary context of a GPU, for all of its
+// contexts, and goes when that is reset: so a context of the application's own that
+// is still there then is another place from then on, too, where nothing is open yet.
+// Also here: the GPUs of this process. Called by mem, engine and uct; calls the driver.
 #ifndef NVLINK_MEM_PLACE_H
 #define NVLINK_MEM_PLACE_H
 
@@ -36,7 +38,23 @@ struct place {
     unsigned           gpu     = 0; // index into places::gpus()
     CUcontext          context = nullptr;
     unsigned long long unique = 0; // cuCtxGetId, to tell a reused pointer; 0 if the driver has none
+    unsigned           home   = 0; // the place of the primary context; its own number: it is that
+
+    // What the same context is after a reset of the primary one; null: no such thing was seen.
+    std::atomic<const place *> next{nullptr};
+
+    bool is_primary() const noexcept
+    {
+        return home == id;
+    }
 };
+
+// What a place that somebody remembers is now. One load in the common case.
+inline const place *place_now(const place *at) noexcept
+{
+    const place *next = at->next.load(std::memory_order_acquire);
+    return __builtin_expect(next == nullptr, 1) ? at : place_now(next);
+}
 
 // Far above what one process has (8 GPUs x a few contexts); the tables on the
 // data path are arrays of this many pointers.
@@ -74,7 +92,8 @@ public:
     int find_gpu(CUdevice device) const noexcept;
 
     // The place of a context that belongs to `device` and lives: of memory that the
-    // driver has just said to be in it. Any thread, whatever is current.
+    // driver has just said to be in it. Retains the primary one. Any thread, whatever is
+    // current.
     result<const place *> find(CUdevice device, CUcontext context) noexcept;
 
     // True if the context of a place has been destroyed or reset by the application, or
@@ -85,6 +104,10 @@ public:
     // True if the primary context of a place has been reset since: what was in it is
     // gone. Asks the driver now and then.
     bool was_reset(const place &primary) const noexcept;
+
+    // True if what is opened now, by primary(), is open at that place, too: what the GPU
+    // has opened before is not gone. Asks the driver.
+    bool is_current(const place &at) const noexcept;
 
     // Makes the context of a place current for a scope, unless it is over.
     context_guard enter(const place &at) const noexcept
@@ -122,12 +145,14 @@ public:
 
 private:
     explicit places(const cuda_api &cuda) noexcept;
-    ucs_status_t          open(std::string *why);
-    unsigned long long    context_unique(CUcontext context) const noexcept;
-    bool                  is_primary(const place &at) const noexcept;
-    const place          *known(CUcontext context, unsigned long long unique) noexcept;
-    result<const place *> add(CUdevice device, CUcontext context,
-                              unsigned long long unique) noexcept;
+    ucs_status_t       open(std::string *why);
+    unsigned long long context_unique(CUcontext context) const noexcept;
+    bool               is_reset(const place &primary) const noexcept;
+    const place *known(CUcontext context, unsigned long long unique, const place *home) noexcept;
+    place       *add(unsigned gpu, CUcontext context, unsigned long long unique,
+                     const place *home) noexcept;
+    result<const place *> begin_primary(unsigned gpu, const place *gone) noexcept;
+    void                  move_on(const place &primary) noexcept;
 
     const cuda_api                                                      &cuda_;
     std::vector<gpu>                                                     gpus_;
@@ -135,8 +160,7 @@ private:
     mutable std::mutex                                                   mutex_;
     std::array<life_ref, max_places>                                     lives_; // of own contexts
     std::array<std::atomic<const place *>, max_gpus>                     primary_places_{};
-    uint64_t                                                             sound_for_ticks_;
-    mutable std::array<std::atomic<uint64_t>, max_places>                sound_at_{}; // was_reset()
+    mutable std::array<recent_answer, max_places>                        sound_; // was_reset()
     std::array<place, max_places>                                        table_;
     std::atomic<unsigned>                                                count_{0};
     std::array<std::array<std::atomic<uint8_t>, max_places>, max_places> peer_{};

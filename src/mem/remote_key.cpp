@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "mem/access.h"
+#include "mem/key_table.h"
 #include "mem/pair_check.h"
 #include "topo/path_log.h"
 
@@ -119,7 +120,7 @@ void remote_key::remember(mapping *opened, const place &from) noexcept
 {
     imports_.push_back({opened, 0, from.id});
     // Partner: the acquire in is_alive().
-    link_.store(&map_cache::link_of(*opened), std::memory_order_release);
+    link_.store(map_cache::link_of(*opened).get(), std::memory_order_release);
 }
 
 ucs_status_t remote_key::connect_import(const place &from, uint64_t *mapped) noexcept
@@ -136,6 +137,9 @@ ucs_status_t remote_key::connect_import(const place &from, uint64_t *mapped) noe
 
         bool              settled = true;
         result<mapping *> opened  = cache_.acquire(id);
+        if ((opened.status() == UCS_ERR_BUSY) && home_.close_freed(*this)) {
+            opened = cache_.acquire(id);
+        }
         if (!opened.ok()) {
             return opened.status();
         }
@@ -160,6 +164,9 @@ ucs_status_t remote_key::connect_slow(const place &from) noexcept
     std::lock_guard<std::mutex> guard(mutex_);
     if (mapped_[from.id].load(std::memory_order_relaxed) != 0) {
         return UCS_OK;
+    }
+    if (is_closed_.load(std::memory_order_relaxed)) {
+        return tell_freed(fields_.base);
     }
 
     uint64_t     mapped = fields_.base;
@@ -189,6 +196,36 @@ bool remote_key::give_back(map_cache::closed *closed) noexcept
     return stays;
 }
 
+bool remote_key::close_freed(map_cache::closed *closed) noexcept
+{
+    // Not waited for: who connects calls the driver under it.
+    std::unique_lock<std::mutex> guard(mutex_, std::try_to_lock);
+    if (!guard.owns_lock() || imports_.empty() || is_alive()) {
+        return false;
+    }
+    is_closed_.store(true, std::memory_order_seq_cst);
+    for (const opened_import &one : imports_) {
+        mapped_[one.place_id].store(0, std::memory_order_relaxed);
+    }
+    // In this order: who lets go is out of users_ first, and nobody joins them, as the table is
+    // locked. So a difference may be one that is gone already, but none is missed.
+    uint32_t uses  = count.load(std::memory_order_seq_cst);
+    uint32_t users = users_.load(std::memory_order_seq_cst);
+    if ((uses != users) || is_lent_.load(std::memory_order_seq_cst)) {
+        NVL_DEBUG("operations still use what the peer has freed at 0x%" PRIx64, fields_.base);
+        return false;
+    }
+    for (const opened_import &one : imports_) {
+        const std::shared_ptr<owner_link> &link = map_cache::link_of(*one.opened);
+        if (link.get() == link_.load(std::memory_order_relaxed)) {
+            freed_link_ = link; // is_alive() may be asking it
+        }
+        (void)cache_.give_back(one.opened, closed);
+    }
+    imports_.clear();
+    return true;
+}
+
 void remote_key::take_again() noexcept
 {
     size_t open = 0;
@@ -201,7 +238,7 @@ void remote_key::take_again() noexcept
     }
     imports_.resize(open);
     if (open != 0) {
-        link_.store(&map_cache::link_of(*imports_.front().opened), std::memory_order_release);
+        link_.store(map_cache::link_of(*imports_.front().opened).get(), std::memory_order_release);
     }
 }
 

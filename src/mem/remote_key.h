@@ -6,6 +6,7 @@
 #ifndef NVLINK_MEM_REMOTE_KEY_H
 #define NVLINK_MEM_REMOTE_KEY_H
 
+#include "base/linked_list.h"
 #include "engine/op.h"
 #include "mem/map_cache.h"
 #include "mem/wire_key.h"
@@ -15,7 +16,9 @@ namespace nvl {
 class key_table;
 
 // An unpacked key. In use until all who unpacked it have let go and the last operation
-// through it has ended; then the table decides.
+// through it has ended; then the table decides. One whose memory its owner has freed may be
+// closed before, while it is only held: its place in the driver is needed by what the owner
+// has put at that address. It reaches nothing any more then.
 class remote_key : public op_use {
 public:
     // A key that is connected to no place yet, with one use. `wire` is what `fields` were
@@ -44,6 +47,34 @@ public:
         uint64_t mapped = mapped_[place_id].load(std::memory_order_acquire);
         *local          = mapped + offset;
         return mapped != 0;
+    }
+
+    // For each operation on an address that lookup() gave, before it is posted; its end pays
+    // back with release(). False, and nothing is to be paid back: closed meanwhile.
+    bool begin_use() noexcept
+    {
+        // seq_cst: either close_freed() sees the use, or this sees that it has closed.
+        count.fetch_add(1, std::memory_order_seq_cst);
+        if (__builtin_expect(is_closed_.load(std::memory_order_seq_cst), 0)) {
+            release();
+            return false;
+        }
+        return true;
+    }
+
+    // Whoever unpacked it needs it no more. Any thread.
+    void let_go() noexcept
+    {
+        users_.fetch_sub(1, std::memory_order_seq_cst); // first, see close_freed()
+        release();
+    }
+
+    // lookup() for somebody who keeps the address until he lets go: it stays good.
+    bool lend(unsigned place_id, uint64_t remote_addr, uint64_t *local) noexcept
+    {
+        is_lent_.store(true, std::memory_order_seq_cst); // as in begin_use()
+        return !is_closed_.load(std::memory_order_seq_cst) &&
+               lookup(place_id, remote_addr, 1, local);
     }
 
     bool contains(uint64_t remote_addr, size_t size_bytes) const noexcept
@@ -115,8 +146,6 @@ private:
     // What the table knows of a key, under its lock; see key_table.cpp.
     struct table_row {
         remote_key *next      = nullptr; // of one bucket
-        remote_key *older     = nullptr; // while it is idle
-        remote_key *newer     = nullptr;
         unsigned    crossed   = 0;
         bool        is_listed = false;
         bool        is_idle   = false;
@@ -142,12 +171,20 @@ private:
     bool give_back(map_cache::closed *closed) noexcept;
     // The other way round; connected is what was not closed in between.
     void take_again() noexcept;
+    // For the table: gives back the imports of memory that its owner has let go of, unless an
+    // operation is under way through them; none begins any more. True if it did.
+    bool close_freed(map_cache::closed *closed) noexcept;
 
     // What an unpack of a known key looks at comes first.
     table_row                       row_;
+    list_link<remote_key>           in_all_;
+    list_link<remote_key>           in_idle_;
     key_name                        name_;
     std::atomic<const owner_link *> link_{nullptr}; // of an import, while in use
     std::atomic<bool>               settled_{true};
+    std::atomic<bool>               is_closed_{false}; // by close_freed()
+    std::atomic<bool>               is_lent_{false};
+    std::atomic<uint32_t>           users_{1}; // of `count`, those who unpacked it
     uint8_t                         wire_[key_packed_size_most] = {};
 
     key_table                                    &home_;
@@ -162,6 +199,7 @@ private:
     std::array<std::atomic<uint64_t>, max_places> mapped_{};
     std::atomic<uint64_t>                         atomics_{0}; // a bit for each place
     std::vector<opened_import>                    imports_;
+    std::shared_ptr<owner_link>                   freed_link_; // what link_ is of once closed
 };
 
 static_assert(max_places <= 64, "a bit for each place");

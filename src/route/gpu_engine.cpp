@@ -24,9 +24,9 @@ void cut_rows(const copy_box &box, copy_piece *rows) noexcept
 
 } // namespace
 
-gpu_engine::gpu_engine(const cuda_api &cuda, const life_ref &life,
+gpu_engine::gpu_engine(const cuda_api &cuda, CUdevice device, const life_ref &life,
                        const gpu_engine_config &config) noexcept
-    : cuda_(cuda), life_(life), config_(config)
+    : cuda_(cuda), device_(device), life_(life), config_(config)
 {
 }
 
@@ -38,18 +38,40 @@ result<std::unique_ptr<gpu_engine>> gpu_engine::create(const cuda_api &cuda, CUd
     if (!life.ok()) {
         return life.status();
     }
-    std::unique_ptr<gpu_engine> self(new (std::nothrow) gpu_engine(cuda, life.value(), config));
+    std::unique_ptr<gpu_engine> self(new (std::nothrow)
+                                         gpu_engine(cuda, device, life.value(), config));
     if (!self) {
         return UCS_ERR_NO_MEMORY;
     }
+    ucs_status_t status = self->open_home();
+    if (status != UCS_OK) {
+        return status;
+    }
     if (config.use_ring) {
-        self->open_ring(device);
+        self->open_ring();
     }
     return self;
 }
 
+ucs_status_t gpu_engine::open_home() noexcept
+{
+    result<primary_context> home = primary_context::retain(cuda_, device_);
+    if (!home.ok()) {
+        return home.status();
+    }
+    if (home.value().get() == life_->context()) {
+        return UCS_OK;
+    }
+    result<life_ref> life = context_life::of(cuda_, home.value().get());
+    if (!life.ok()) {
+        return life.status();
+    }
+    home_life_ = std::move(life.value());
+    return UCS_OK;
+}
+
 // Without a ring the copy engine does everything.
-void gpu_engine::open_ring(CUdevice device) noexcept
+void gpu_engine::open_ring() noexcept
 {
     result<std::unique_ptr<lane>> fallback = lane::create(cuda_, life_->context(), config_.lane);
     if (!fallback.ok()) {
@@ -58,7 +80,7 @@ void gpu_engine::open_ring(CUdevice device) noexcept
     fallback_ = std::move(fallback.value());
 
     result<std::unique_ptr<ring_engine>> ring =
-        ring_engine::create(cuda_, life_->context(), device, *fallback_, config_.ring);
+        ring_engine::create(cuda_, life_->context(), device_, *fallback_, config_.ring);
     if (ring.ok()) {
         ring_ = std::move(ring.value());
     }
@@ -84,7 +106,7 @@ ucs_status_t gpu_engine::open_stage() noexcept
         return UCS_ERR_IO_ERROR;
     }
     result<std::unique_ptr<host_stage>> opened =
-        host_stage::create(cuda_, life_->context(), *push, *pull, config_.stage);
+        host_stage::create(cuda_, device_, *push, *pull, config_.stage);
     if (!opened.ok()) {
         return opened.status();
     }

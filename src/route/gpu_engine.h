@@ -88,6 +88,14 @@ public:
     // something that is in flight now has ended. UCS_ERR_BUSY: poll first.
     ucs_status_t arm(CUhostFn fn, void *arg) noexcept;
 
+    // True if its context is another one than the GPU's primary and that was reset, or
+    // may have been: what was opened there for all contexts of the GPU is gone, and
+    // nothing is to be posted here any more. Asks the driver now and then.
+    bool is_homeless() const noexcept
+    {
+        return __builtin_expect(home_life_ != nullptr, 0) && home_life_->is_over_lately();
+    }
+
     // False where the kernel is switched off or cannot run: lanes do all.
     bool has_ring() const noexcept
     {
@@ -101,9 +109,10 @@ private:
     static constexpr unsigned host_lanes = 2 * peers;
     static constexpr unsigned max_lanes  = 2 * peers + 2;
 
-    gpu_engine(const cuda_api &cuda, const life_ref &life,
+    gpu_engine(const cuda_api &cuda, CUdevice device, const life_ref &life,
                const gpu_engine_config &config) noexcept;
-    void         open_ring(CUdevice device) noexcept;
+    ucs_status_t open_home() noexcept;
+    void         open_ring() noexcept;
     lane        *lane_at(unsigned index) noexcept;
     ucs_status_t open_lane(unsigned index) noexcept;
     bool         open_peer(unsigned peer) noexcept;
@@ -118,7 +127,9 @@ private:
                               const op_end &end) noexcept;
 
     const cuda_api                              &cuda_;
+    CUdevice                                     device_;
     life_ref                                     life_;
+    life_ref                                     home_life_; // of the primary context, if another
     gpu_engine_config                            config_;
     std::unique_ptr<lane>                        fallback_; // what the ring hands back
     std::unique_ptr<ring_engine>                 ring_;

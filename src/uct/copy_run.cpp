@@ -19,7 +19,9 @@ ucs_status_t submit_run(iface &self, direction way, const run_head &head, const 
     op_end       end{comp, head.key};
     ucs_status_t status;
 
-    head.key->acquire(); // paid back when the operation ends
+    if (!head.key->begin_use()) { // paid back when the operation ends
+        return tell_freed(head.key->fields().base);
+    }
     if (head.side.kind == near_kind::pageable) {
         status = by.copy_pageable(way, head.box, end);
     } else if (head.side.kind == near_kind::pinned) {

@@ -39,7 +39,7 @@ inline ucs_status_t copy(direction way, uct_ep_h super, const uct_iov_t *iov, si
     }
 
     const place &at     = *near;
-    ucs_status_t status = resolve(key, at, remote_addr, size_bytes, &remote);
+    ucs_status_t status = resolve(self, key, at, remote_addr, size_bytes, &remote);
     if (__builtin_expect(status != UCS_OK, 0)) {
         return status;
     }
@@ -53,7 +53,9 @@ inline ucs_status_t copy(direction way, uct_ep_h super, const uct_iov_t *iov, si
     }
 
     copy_piece piece = piece_of(way, reinterpret_cast<uint64_t>(iov->buffer), remote, size_bytes);
-    key->acquire(); // paid back when the operation ends
+    if (__builtin_expect(!key->begin_use(), 0)) { // paid back when the operation ends
+        return tell_freed(remote_addr);
+    }
     status = engine.value()->copy(way, key->peer_index(), &piece, 1, op_end{comp, key}, stays);
     if (__builtin_expect(status != UCS_INPROGRESS, 0)) {
         key->release();

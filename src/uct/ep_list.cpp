@@ -65,7 +65,7 @@ public:
         uint64_t     remote;
         ucs_status_t status = UCS_ERR_UNREACHABLE;
         if (side.at != nullptr) {
-            status = resolve(what.key, *side.at, what.remote_addr,
+            status = resolve(self_, what.key, *side.at, what.remote_addr,
                              span_of(what.row_bytes, what.rows, what.far_step), &remote);
         }
         if (status != UCS_OK) {
@@ -306,9 +306,12 @@ const place *place_for_host(places &where, remote_key *key, uint64_t remote_addr
     if ((own != nullptr) && key->lookup(own->id, remote_addr, size_bytes, &remote)) {
         return own;
     }
-    for (unsigned i = 0, n = where.count(); i < n; ++i) {
-        if (key->lookup(i, remote_addr, size_bytes, &remote)) {
-            return &where.at(i);
+    for (unsigned i = where.count(); i-- > 0;) {
+        const place &at      = where.at(i);
+        const place *home    = where.known_primary(at.gpu);
+        bool         is_left = (home == nullptr) || (home->id != at.home); // by a reset
+        if (!is_left && key->lookup(i, remote_addr, size_bytes, &remote)) {
+            return &at;
         }
     }
     if (own != nullptr) {
@@ -318,7 +321,7 @@ const place *place_for_host(places &where, remote_key *key, uint64_t remote_addr
     return any.ok() ? any.value() : nullptr;
 }
 
-ucs_status_t resolve_slow(remote_key *key, const place &from, uint64_t remote_addr,
+ucs_status_t resolve_slow(iface &self, remote_key *key, const place &from, uint64_t remote_addr,
                           size_t size_bytes, uint64_t *remote) noexcept
 {
     if (!key->contains(remote_addr, size_bytes)) {
@@ -330,6 +333,9 @@ ucs_status_t resolve_slow(remote_key *key, const place &from, uint64_t remote_ad
     }
 
     ucs_status_t status = key->connect(from);
+    if ((status == UCS_ERR_BUSY) && !self.is_idle()) {
+        return no_room(self); // what is in the way may be one of these operations
+    }
     if (status == UCS_ERR_BUSY) {
         NVL_ERROR("the peer's memory at 0x%lx cannot be reached: something in this process keeps "
                   "an allocation open that the peer has freed there (UCX_TLS=^cuda_ipc helps)",

@@ -15,18 +15,19 @@ constexpr size_t max_iov        = 64;
 constexpr size_t max_list_count = 1024;
 
 // The slow way to a pointer: the first use of a key from a place that it was not
-// unpacked for, or a range that is refused.
-ucs_status_t resolve_slow(remote_key *key, const place &from, uint64_t remote_addr,
+// unpacked for, or a range that is refused. UCS_ERR_NO_RESOURCE: an operation that is under
+// way may be in the way.
+ucs_status_t resolve_slow(iface &self, remote_key *key, const place &from, uint64_t remote_addr,
                           size_t size_bytes, uint64_t *remote) noexcept;
 
 // Where [remote_addr, +size) of the peer is for copies that run in `from`.
-inline ucs_status_t resolve(remote_key *key, const place &from, uint64_t remote_addr,
+inline ucs_status_t resolve(iface &self, remote_key *key, const place &from, uint64_t remote_addr,
                             size_t size_bytes, uint64_t *remote) noexcept
 {
     if (__builtin_expect(key->lookup(from.id, remote_addr, size_bytes, remote), 1)) {
         return UCS_OK;
     }
-    return resolve_slow(key, from, remote_addr, size_bytes, remote);
+    return resolve_slow(self, key, from, remote_addr, size_bytes, remote);
 }
 
 // Room for one more, and no fence in the way. If not, the caller returns
@@ -79,7 +80,8 @@ inline const place *place_of_buffer(iface &self, const void *buffer, uct_mem_h m
 {
     *stays = false;
     if (__builtin_expect(memh != UCT_MEM_HANDLE_NULL, 0)) {
-        return registration_of(memh)->where();
+        const place *at = registration_of(memh)->where();
+        return (at != nullptr) ? place_now(at) : nullptr;
     }
     const local_range *found =
         self.local.find(*self.domain->local, reinterpret_cast<uint64_t>(buffer));
@@ -87,7 +89,7 @@ inline const place *place_of_buffer(iface &self, const void *buffer, uct_mem_h m
         return nullptr;
     }
     *stays = found->stays;
-    return found->at;
+    return (found->at != nullptr) ? place_now(found->at) : nullptr;
 }
 
 // The place that copies between memory of the host and a peer's; null: there is none.

@@ -22,7 +22,7 @@ struct target {
     uint64_t     remote;
 };
 
-// UCS_ERR_NO_RESOURCE if there may be no post now.
+// With a use of the key. UCS_ERR_NO_RESOURCE if there may be no post now.
 ucs_status_t find_target(iface &self, uint64_t remote_addr, size_t size_bytes, uct_rkey_t rkey,
                          target *out) noexcept
 {
@@ -31,7 +31,7 @@ ucs_status_t find_target(iface &self, uint64_t remote_addr, size_t size_bytes, u
     if (out->at == nullptr) {
         return UCS_ERR_UNREACHABLE;
     }
-    ucs_status_t status = resolve(out->key, *out->at, remote_addr, size_bytes, &out->remote);
+    ucs_status_t status = resolve(self, out->key, *out->at, remote_addr, size_bytes, &out->remote);
     if (status != UCS_OK) {
         return status;
     }
@@ -43,6 +43,9 @@ ucs_status_t find_target(iface &self, uint64_t remote_addr, size_t size_bytes, u
         return engine.status();
     }
     out->engine = engine.value();
+    if (!out->key->begin_use()) { // posted() or the operation's end pays it back
+        return tell_freed(remote_addr);
+    }
     return UCS_OK;
 }
 
@@ -73,7 +76,6 @@ ucs_status_t nvl_ep_put_short(uct_ep_h super, const void *buffer, unsigned lengt
     if (status != UCS_OK) {
         return status;
     }
-    to.key->acquire(); // paid back when the operation ends
     status = to.engine->put_short(to.remote, buffer, length, op_end{&self.unheard, to.key});
     status = posted(self, to, status);
     return (status == UCS_INPROGRESS) ? UCS_OK : status;
@@ -93,41 +95,10 @@ ssize_t nvl_ep_put_bcopy(uct_ep_h super, uct_pack_callback_t pack, void *arg, ui
 
 namespace nvl {
 
-struct bcopy_get {
-    explicit bcopy_get(bcopy_gets &of) noexcept : all(of), next(of.alive)
-    {
-        if (next != nullptr) {
-            next->previous = this;
-        }
-        all.alive = this;
-    }
-
-    ~bcopy_get()
-    {
-        (previous != nullptr ? previous->next : all.alive) = next;
-        if (next != nullptr) {
-            next->previous = previous;
-        }
-    }
-
-    bcopy_get(const bcopy_get &)            = delete;
-    bcopy_get &operator=(const bcopy_get &) = delete;
-
-    uct_completion_t      done{}; // first: told by the engine
-    bcopy_gets           &all;
-    bcopy_get            *next;
-    bcopy_get            *previous = nullptr;
-    uct_unpack_callback_t unpack   = nullptr;
-    void                 *arg      = nullptr;
-    size_t                length   = 0;
-    uct_completion_t     *user     = nullptr;
-    uint8_t               bytes[ring_inline_bytes];
-};
-
 bcopy_gets::~bcopy_gets()
 {
-    for (bcopy_get *one = alive; one != nullptr;) {
-        bcopy_get *next = one->next;
+    for (bcopy_get *one = alive.first(); one != nullptr;) {
+        bcopy_get *next = alive.behind(*one);
         delete one;
         one = next;
     }
@@ -137,6 +108,12 @@ bcopy_gets::~bcopy_gets()
 
 namespace {
 
+void end_get(bcopy_get *mine) noexcept
+{
+    mine->owner->gets.alive.remove(*mine);
+    delete mine;
+}
+
 void bcopy_arrived(uct_completion_t *done) noexcept
 {
     auto *mine = reinterpret_cast<bcopy_get *>(done);
@@ -144,7 +121,7 @@ void bcopy_arrived(uct_completion_t *done) noexcept
         mine->unpack(mine->arg, mine->bytes, mine->length);
     }
     op_finish(op_end{mine->user, nullptr}, done->status);
-    delete mine;
+    end_get(mine);
 }
 
 ucs_status_t nvl_ep_get_bcopy(uct_ep_h super, uct_unpack_callback_t unpack, void *arg,
@@ -163,10 +140,12 @@ ucs_status_t nvl_ep_get_bcopy(uct_ep_h super, uct_unpack_callback_t unpack, void
     if (status != UCS_OK) {
         return status;
     }
-    auto *mine = new (std::nothrow) bcopy_get(self.gets);
+    auto *mine = new (std::nothrow) bcopy_get();
     if (mine == nullptr) {
-        return UCS_ERR_NO_MEMORY;
+        return posted(self, from, UCS_ERR_NO_MEMORY);
     }
+    self.gets.alive.add(*mine);
+    mine->owner      = &self;
     mine->done.func  = bcopy_arrived;
     mine->done.count = 1;
     mine->unpack     = unpack;
@@ -174,11 +153,10 @@ ucs_status_t nvl_ep_get_bcopy(uct_ep_h super, uct_unpack_callback_t unpack, void
     mine->length     = length;
     mine->user       = comp;
     copy_box box{reinterpret_cast<uint64_t>(mine->bytes), from.remote, length, 1, 0, 0};
-    from.key->acquire(); // paid back when the operation ends
     status = from.engine->copy_pageable(direction::pull, box, op_end{&mine->done, from.key});
     status = posted(self, from, status);
     if (status != UCS_INPROGRESS) {
-        delete mine;
+        end_get(mine);
     }
     return status;
 }
@@ -232,11 +210,10 @@ ucs_status_t post_atomic(uct_ep_h super, const atomic_request &what, uint64_t re
         return status;
     }
     if (!pair_has_atomics(self, to)) {
-        return UCS_ERR_UNSUPPORTED;
+        return posted(self, to, UCS_ERR_UNSUPPORTED);
     }
     atomic_request request = what;
     request.dst            = to.remote;
-    to.key->acquire(); // paid back when the operation ends
     return posted(self, to, to.engine->atomic(request, op_end{comp, to.key}));
 }
 

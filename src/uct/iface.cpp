@@ -83,22 +83,34 @@ void pending_queue::purge(uct_ep_t *ep, uct_pending_purge_callback_t callback, v
 
 // ---- engines and flush -------------------------------------------------------
 
-result<gpu_engine *> iface::engine_at(const place &at) noexcept
+result<gpu_engine *> iface::open_engine(const place &at) noexcept
 {
-    if (!engines[at.id]) {
-        if (domain->where->is_over(at)) {
-            NVL_ERROR("the CUDA context of a buffer was destroyed before an operation on it");
-            return UCS_ERR_IO_ERROR;
-        }
-        result<std::unique_ptr<gpu_engine>> made = gpu_engine::create(
-            domain->where->cuda(), domain->where->gpus()[at.gpu].device, at.context, engine_config);
-        if (!made.ok()) {
-            return made.status();
-        }
-        engines[at.id]       = std::move(made.value());
-        active[num_active++] = engines[at.id].get();
+    places &where = *domain->where;
+    if (where.is_over(at)) {
+        NVL_ERROR("the CUDA context of a buffer was destroyed before an operation on it");
+        return UCS_ERR_IO_ERROR;
     }
+    result<std::unique_ptr<gpu_engine>> made =
+        gpu_engine::create(where.cuda(), where.gpus()[at.gpu].device, at.context, engine_config);
+    if (!made.ok()) {
+        return made.status();
+    }
+    // Asked after the engine has begun to watch the primary context itself.
+    if (!where.is_current(at)) {
+        return homeless(at);
+    }
+    engines[at.id]       = std::move(made.value());
+    active[num_active++] = engines[at.id].get();
     return engines[at.id].get();
+}
+
+// What the operation would use is not open any more; the next one finds another place.
+ucs_status_t iface::homeless(const place &at) noexcept
+{
+    NVL_ERROR("the primary CUDA context of GPU %d was reset: what peers share is opened anew",
+              domain->where->gpus()[at.gpu].ordinal);
+    (void)domain->where->primary(domain->where->gpus()[at.gpu].device);
+    return UCS_ERR_IO_ERROR;
 }
 
 void iface::prepare() noexcept

@@ -56,17 +56,26 @@ private:
     bool               dispatching_ = false;
 };
 
-struct bcopy_get;
+// A get that hands its bytes to a function of the caller's, in flight.
+struct bcopy_get {
+    uct_completion_t      done{}; // first: told by the engine
+    list_link<bcopy_get>  alive;
+    uct_unpack_callback_t unpack = nullptr;
+    void                 *arg    = nullptr;
+    size_t                length = 0;
+    uct_completion_t     *user   = nullptr;
+    iface                *owner  = nullptr;
+    uint8_t               bytes[ring_inline_bytes];
+};
 
-// Gets that hand their bytes to a function of the caller's, in flight. Frees, without
-// a word to anyone, what is left at the interface's end.
+// Those of one interface. Frees, without a word to anyone, what is left at its end.
 struct bcopy_gets {
     bcopy_gets() = default;
-    ~bcopy_gets(); // in ep_short.cpp
+    ~bcopy_gets();
     bcopy_gets(const bcopy_gets &)            = delete;
     bcopy_gets &operator=(const bcopy_gets &) = delete;
 
-    bcopy_get *alive = nullptr;
+    linked_list<bcopy_get, &bcopy_get::alive> alive;
 };
 
 struct iface {
@@ -99,8 +108,22 @@ struct iface {
     uint64_t         arm_ticks;    // when that was; 0: never
     int              event_fd;
 
-    // The engines of a place, made at first use.
-    result<gpu_engine *> engine_at(const place &at) noexcept;
+    // The engines of a place, made at first use. UCS_ERR_IO_ERROR: its context is gone, or
+    // what was opened for it.
+    result<gpu_engine *> engine_at(const place &at) noexcept
+    {
+        gpu_engine *known = engines[at.id].get();
+        if (__builtin_expect(known == nullptr, 0)) {
+            return open_engine(at);
+        }
+        if (__builtin_expect(known->is_homeless(), 0)) {
+            return homeless(at);
+        }
+        return known;
+    }
+
+    result<gpu_engine *> open_engine(const place &at) noexcept;
+    ucs_status_t         homeless(const place &at) noexcept;
 
     // Makes the engines of the GPUs that buffers are registered on, so that no
     // operation has to: loading the copy kernel takes milliseconds.

@@ -12,15 +12,12 @@
 namespace nvl {
 
 joint_request::joint_request(iface &owner, joint_requests &all, uct_completion_t *user) noexcept
-    : user_(user), owner_(owner), all_(all), next_(all.alive_)
+    : user_(user), owner_(owner), all_(all)
 {
     parts_.func   = part_done;
     parts_.count  = 1;
     parts_.status = UCS_OK;
-    if (next_ != nullptr) {
-        next_->previous_ = this;
-    }
-    all_.alive_ = this;
+    all_.alive_.add(*this);
 }
 
 joint_request::~joint_request()
@@ -28,10 +25,7 @@ joint_request::~joint_request()
     while (first_ != nullptr) {
         drop_first();
     }
-    if (next_ != nullptr) {
-        next_->previous_ = previous_;
-    }
-    (previous_ != nullptr ? previous_->next_ : all_.alive_) = next_;
+    all_.alive_.remove(*this);
 }
 
 // The completion of the parts.
@@ -99,6 +93,9 @@ ucs_status_t joint_request::close(ucs_status_t status) noexcept
         delete this;
         return status;
     }
+    if (status == UCS_ERR_NO_RESOURCE) {
+        status = UCS_ERR_UNREACHABLE; // what is half posted is not tried again
+    }
     if (status != UCS_OK) {
         // What was posted ends the request, with the error; the rest is not posted.
         while (first_ != nullptr) {
@@ -147,8 +144,8 @@ joint_request *joint_requests::open(iface &owner, uct_completion_t *user) noexce
 
 joint_requests::~joint_requests()
 {
-    for (joint_request *one = alive_; one != nullptr;) {
-        joint_request *next = one->next_;
+    for (joint_request *one = alive_.first(); one != nullptr;) {
+        joint_request *next = alive_.behind(*one);
         delete one;
         one = next;
     }

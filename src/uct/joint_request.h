@@ -8,6 +8,7 @@
 #ifndef NVLINK_UCT_JOINT_REQUEST_H
 #define NVLINK_UCT_JOINT_REQUEST_H
 
+#include "base/linked_list.h"
 #include "uct/copy_run.h"
 
 namespace nvl {
@@ -57,17 +58,16 @@ private:
     void         drop_first() noexcept;
     bool         post_waiting() noexcept;
 
-    uct_completion_t  parts_; // first: what engines know of the request
-    uct_completion_t *user_;
-    iface            &owner_;
-    joint_requests   &all_;
-    direction         way_       = direction::push;
-    bool              hears_all_ = false;
-    waiting_run      *first_     = nullptr;
-    waiting_run      *last_      = nullptr;
-    joint_request    *next_      = nullptr; // of all that are alive
-    joint_request    *previous_  = nullptr;
-    joint_request    *behind_    = nullptr; // of those that wait
+    uct_completion_t         parts_; // first: what engines know of the request
+    uct_completion_t        *user_;
+    iface                   &owner_;
+    joint_requests          &all_;
+    direction                way_       = direction::push;
+    bool                     hears_all_ = false;
+    waiting_run             *first_     = nullptr;
+    waiting_run             *last_      = nullptr;
+    joint_request           *behind_    = nullptr; // of those that wait
+    list_link<joint_request> alive_;
 };
 
 // Those of one interface. Frees, without a word to anyone, what is left at its end.
@@ -95,7 +95,8 @@ public:
 private:
     friend class joint_request;
 
-    joint_request *alive_        = nullptr;
+    linked_list<joint_request, &joint_request::alive_> alive_;
+
     joint_request *waiting_      = nullptr;
     joint_request *waiting_last_ = nullptr;
 };

@@ -134,7 +134,7 @@ ucs_status_t mem_dereg(uct_md_h, const uct_md_mem_dereg_params_t *params) noexce
     }
     delete registration_of(params->memh);
 
-    // Whoever holds a key keeps an open mapping; what the driver cannot take
+    // Whoever uses a key keeps an open mapping; what the driver cannot take
     // back, it keeps alive, so nothing of this process is in danger.
     bool invalidate = (params->field_mask & UCT_MD_MEM_DEREG_FIELD_FLAGS) &&
                       (params->flags & UCT_MD_MEM_DEREG_FLAG_INVALIDATE);
@@ -487,7 +487,9 @@ try {
         return status;
     }
     uint64_t local = 0;
-    (void)key->lookup(from.value()->id, remote_addr, 1, &local);
+    if (!key->lend(from.value()->id, remote_addr, &local)) {
+        return UCS_ERR_UNREACHABLE;
+    }
     *local_addr_p = reinterpret_cast<void *>(local);
     return UCS_OK;
 } catch (const std::exception &) {
@@ -496,7 +498,7 @@ try {
 
 ucs_status_t nvl_rkey_release(uct_component_t *, uct_rkey_t rkey, void *) noexcept
 {
-    remote_key_of(rkey)->release();
+    remote_key_of(rkey)->let_go();
     return UCS_OK;
 }
 

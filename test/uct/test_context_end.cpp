@@ -9,6 +9,7 @@
 #include "uct/own_context.h"
 
 #include <array>
+#include <unistd.h>
 
 namespace nvl::test {
 
@@ -70,8 +71,13 @@ protected:
         local_->forget();
         if (GetParam() == ends_by::destroy) {
             own_->destroy();
-            return;
+        } else {
+            reset_primary();
         }
+    }
+
+    static void reset_primary()
+    {
         CUdevice device = 0;
         NVL_MUST(cuDeviceGet, (&device, 0));
         NVL_MUST(cuDevicePrimaryCtxReset_v2, (device));
@@ -80,11 +86,16 @@ protected:
     void revive()
     {
         if (GetParam() == ends_by::reset) {
-            CUcontext same   = nullptr;
-            CUdevice  device = 0;
-            NVL_MUST(cuDeviceGet, (&device, 0));
-            NVL_MUST(cuDevicePrimaryCtxRetain, (&same, device));
+            retain_primary();
         }
+    }
+
+    static void retain_primary()
+    {
+        CUcontext same   = nullptr;
+        CUdevice  device = 0;
+        NVL_MUST(cuDeviceGet, (&device, 0));
+        NVL_MUST(cuDevicePrimaryCtxRetain, (&same, device));
     }
 
     // By another one at the same address, with a buffer in it.
@@ -117,8 +128,8 @@ protected:
 
     ucs_status_t put(completion *done)
     {
-        uct_iov_t iov{reinterpret_cast<void *>(local_->address()), size, memh_->memh(), 0, 1};
-        iov.buffer = reinterpret_cast<void *>(address_);
+        uct_mem_h memh = (memh_ != nullptr) ? memh_->memh() : UCT_MEM_HANDLE_NULL;
+        uct_iov_t iov{reinterpret_cast<void *>(address_), size, memh, 0, 1};
         return uct_ep_put_zcopy(ep_->get(), &iov, 1, remote_, key_->rkey(), &done->super);
     }
 
@@ -330,5 +341,108 @@ TEST_P(ending_context, is_found_out_before_going_to_sleep)
 
 INSTANTIATE_TEST_SUITE_P(contexts, ending_context,
                          testing::Values(ends_by::destroy, ends_by::reset), name_of_end);
+
+// ---- a context of the application's own that stays, while the primary one goes -------------------------------------
+
+namespace {
+
+class context_that_stays : public ending_context {
+protected:
+    void TearDown() override
+    {
+        others_.clear();
+        ending_context::TearDown();
+    }
+
+    // What it copies with was opened in the primary context, and nothing tells of its end.
+    void reset_under_it()
+    {
+        local_->write(0, random_bytes(size, 7));
+        put_some();
+        ASSERT_EQ(difference(random_bytes(size, 7), peer_->read(remote_, 0, size)), "");
+        emulator()->reuse_contexts(1);
+        reset_primary();
+        retain_primary(); // the application goes on with that, too
+        emulator()->reuse_contexts(0);
+        // Other memory, large enough for the address of the import to be used again.
+        for (int i = 0; i < 8; ++i) {
+            others_.push_back(std::make_unique<gpu_memory>(0, untouched_.size()));
+            others_.back()->write(0, untouched_);
+        }
+        expect_log("was reset: what peers share is opened anew");
+        local_->write(0, source_);
+    }
+
+    void expect_untouched()
+    {
+        for (const auto &other : others_) {
+            EXPECT_EQ(difference(untouched_, other->read(0, untouched_.size())), "");
+        }
+    }
+
+    void expect_refused()
+    {
+        completion   done;
+        ucs_status_t status = put(&done);
+        if (status == UCS_INPROGRESS) {
+            ASSERT_TRUE(wait(done));
+            status = done.status;
+        }
+        EXPECT_EQ(status, UCS_ERR_IO_ERROR);
+        expect_untouched();
+    }
+
+    void expect_opened_anew()
+    {
+        reset_under_it();
+        expect_refused();
+        // An answer about the context is good for 100 us.
+        usleep(1000);
+        completion done;
+        (void)put(&done);
+        key_ = std::make_unique<unpacked>(peer_->key(remote_));
+        put_some();
+        EXPECT_EQ(difference(source_, peer_->read(remote_, 0, size)), "");
+        expect_untouched();
+    }
+
+    const bytes untouched_ = bytes(2u << 20, 0x33);
+    const bytes source_    = random_bytes(size, 8);
+
+    std::vector<std::unique_ptr<gpu_memory>> others_;
+};
+
+} // namespace
+
+TEST_P(context_that_stays, opens_anew_what_a_reset_of_the_primary_one_took_along)
+{
+    expect_opened_anew();
+}
+
+TEST_P(context_that_stays, opens_anew_what_a_buffer_without_a_registration_needs)
+{
+    memh_.reset();
+    expect_opened_anew();
+}
+
+TEST_P(context_that_stays, opens_anew_with_words_too)
+{
+    close();
+    open({{"COMPLETION", "word"}, {"KERNEL", "n"}});
+    expect_opened_anew();
+}
+
+// It has no engine that could have seen the primary context before.
+TEST_P(context_that_stays, is_refused_on_another_interface_too)
+{
+    reset_under_it();
+    entity other;
+    ep_ = std::make_unique<endpoint>(other, peer_->address());
+    expect_refused();
+    ep_.reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(contexts, context_that_stays, testing::Values(ends_by::destroy),
+                         name_of_end);
 
 } // namespace nvl::test

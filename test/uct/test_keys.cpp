@@ -153,29 +153,62 @@ TEST(freed_memory, is_never_reached_by_its_old_key)
     ASSERT_TRUE(c.drain());
     EXPECT_EQ(difference(fresh, c.far->read(after, 0, size)), "");
 
-    // Through the new key while the old one is still there: right, or an error.
-    {
-        unpacked     key_of_new(c.far->key(after));
-        completion   done;
-        uct_iov_t    iov = c.iov(0, size);
-        ucs_status_t status =
-            uct_ep_put_zcopy(c.ep.get(), &iov, 1, after, key_of_new.rkey(), &done.super);
-        if (status == UCS_INPROGRESS) {
-            ASSERT_TRUE(c.wait(done));
-            EXPECT_EQ(difference(source, c.far->read(after, 0, size)), "");
-        } else {
-            EXPECT_EQ(status, UCS_ERR_UNREACHABLE);
+    // Through the new key, while somebody still holds the old one and when he has let go.
+    for (bool is_held : {true, false}) {
+        if (!is_held) {
+            c.remote_key.reset();
+        }
+        unpacked   key_of_new(c.far->key(after));
+        completion done;
+        uct_iov_t  iov = c.iov(0, size);
+        c.far->write(after, 0, fresh);
+        ASSERT_EQ(uct_ep_put_zcopy(c.ep.get(), &iov, 1, after, key_of_new.rkey(), &done.super),
+                  UCS_INPROGRESS);
+        ASSERT_TRUE(c.wait(done));
+        EXPECT_EQ(difference(source, c.far->read(after, 0, size)), "");
+
+        // Still not through the old one.
+        if (is_held) {
+            c.far->write(after, 0, fresh);
+            EXPECT_EQ(c.put(0, 0, size, nullptr), UCS_ERR_UNREACHABLE);
+            ASSERT_TRUE(c.drain());
+            EXPECT_EQ(difference(fresh, c.far->read(after, 0, size)), "");
         }
     }
+}
 
-    // And once the old one has gone it must work.
-    c.remote_key.reset();
-    unpacked   key_of_new(c.far->key(after));
-    completion done;
-    uct_iov_t  iov = c.iov(0, size);
-    ASSERT_EQ(uct_ep_put_zcopy(c.ep.get(), &iov, 1, after, key_of_new.rkey(), &done.super),
-              UCS_INPROGRESS);
+// The old mapping stays as long as a copy uses it; the new key waits for that, as for room.
+TEST(freed_memory, is_reached_anew_when_the_operations_on_what_was_there_have_ended)
+{
+    NVL_NEEDS_EMULATOR();
+    connection c(far_kind::other_process, 0, 1, size);
+    bytes      source = random_bytes(size, 5);
+    c.local.write(0, source);
+    ASSERT_EQ(c.put(0, 0, size, nullptr), UCS_INPROGRESS);
+    ASSERT_TRUE(c.drain());
+
+    uint64_t     before = c.remote;
+    completion   old_done, done;
+    uct_iov_t    iov = c.iov(0, size);
+    held_streams held;
+    ASSERT_EQ(c.put(0, 0, size, &old_done), UCS_INPROGRESS);
+    c.far->release(before);
+    uint64_t after = c.far->allocate(1, size);
+    if (after != before) {
+        GTEST_SKIP() << "the driver has not used the address again";
+    }
+    unpacked key_of_new(c.far->key(after));
+    auto     put = [&] {
+        return uct_ep_put_zcopy(c.ep.get(), &iov, 1, after, key_of_new.rkey(), &done.super);
+    };
+    EXPECT_EQ(put(), UCS_ERR_NO_RESOURCE);
+    EXPECT_EQ(put(), UCS_ERR_NO_RESOURCE);
+    held.let_go();
+    ASSERT_TRUE(c.wait(old_done));
+    EXPECT_EQ(old_done.status, UCS_OK);
+    ASSERT_EQ(put(), UCS_INPROGRESS);
     ASSERT_TRUE(c.wait(done));
+    EXPECT_EQ(done.status, UCS_OK);
     EXPECT_EQ(difference(source, c.far->read(after, 0, size)), "");
 }
 
@@ -216,6 +249,25 @@ TEST(registrations, are_cheap_in_any_number_and_order)
         }
         all[i].reset();
     }
+}
+
+// The first registration is still there: the application has freed the memory under it.
+TEST(registrations, of_what_was_allocated_anew_at_an_address_have_another_key)
+{
+    entity     here;
+    auto       memory  = std::make_unique<gpu_memory>(0, size);
+    uint64_t   address = memory->address();
+    registered first(here, address, size);
+    bytes      before = first.key();
+    memory.reset();
+    memory = std::make_unique<gpu_memory>(0, size);
+    if (memory->address() != address) {
+        GTEST_SKIP() << "the driver has not used the address again";
+    }
+    registered second(here, address, size);
+    EXPECT_NE(second.key(), before);
+    EXPECT_EQ(try_unpack(second.key()), UCS_OK);
+    EXPECT_EQ(try_unpack(before), UCS_ERR_UNREACHABLE);
 }
 
 TEST(registrations, of_one_allocation_are_opened_once)

@@ -586,6 +586,26 @@ TEST(kind_with_many_exports, leaves_descriptors_to_the_application)
     EXPECT_EQ(difference(source, mine.read(chunk, size)), "");
 }
 
+// Those that have ended do not count: an application that runs for long shares its memory to the end.
+TEST(kind_with_many_exports, gives_back_the_descriptors_of_those_that_have_ended)
+{
+    NVL_NEEDS_EMULATOR();
+    constexpr unsigned most = 200, rounds = 150; // half of the descriptors may be of exports
+    entity             here;
+    rlimit             before{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    rlimit few{most, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    emulator()->reset_counts();
+    for (unsigned round = 0; round < rounds; ++round) {
+        any_memory mine(memory_kind::vmm_fd, 1, size);
+        registered one(here, mine.address(), size);
+        (void)one.key();
+    }
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(emulator()->call_count("cuMemExportToShareableHandle"), static_cast<long>(rounds));
+}
+
 namespace {
 
 // A connection to the socket of this process's own server, as a peer would make it.

@@ -351,8 +351,6 @@ private:
     CUfunction      small_kernel_ = nullptr;
     CUfunction      large_kernel_ = nullptr;
     stream          stream_;
-    primary_context home_; // of shared_block_
-    life_ref        home_life_;
     pinned_block    shared_block_;
     device_block    state_block_;
     uint64_t        shared_device_ = 0;

@@ -202,36 +202,17 @@ ucs_status_t ring_engine::allocate(CUdevice device) noexcept
     return (status == UCS_OK) ? NVL_CUDA_CALL(cuda_, cuStreamSynchronize, stream_.get()) : status;
 }
 
-// Locked in the primary context, which the engine keeps: it is there whatever the
-// application does with a context of its own.
 ucs_status_t ring_engine::allocate_shared(CUdevice device) noexcept
 {
-    result<primary_context> home = primary_context::retain(cuda_, device);
-    if (!home.ok()) {
-        return home.status();
-    }
-    home_ = std::move(home.value());
-
-    result<life_ref> life = context_life::of(cuda_, home_.get());
-    if (!life.ok()) {
-        return life.status();
-    }
-    home_life_ = life.value();
-
     CUresult             code = CUDA_SUCCESS;
-    result<pinned_block> made = pinned_block::make(cuda_, home_life_, sizeof(ring_shared), &code);
+    result<pinned_block> made = pinned_block::make(cuda_, device, sizeof(ring_shared), &code);
     if (!made.ok()) {
-        return cuda_failed(cuda_, code, "cuMemHostRegister", 1);
+        return cuda_failed(cuda_, code, "page-locked memory of the copy kernel", 1);
     }
-    shared_block_ = std::move(made.value());
-    shared_       = static_cast<ring_shared *>(shared_block_.get());
-
-    context_guard guard(cuda_, home_.get());
-    CUdeviceptr   address = 0;
-    ucs_status_t  status =
-        NVL_CUDA_CALL(cuda_, cuMemHostGetDevicePointer, &address, shared_block_.get(), 0);
-    shared_device_ = address;
-    return status;
+    shared_block_  = std::move(made.value());
+    shared_        = static_cast<ring_shared *>(shared_block_.get());
+    shared_device_ = shared_block_.on_gpu();
+    return UCS_OK;
 }
 
 // As if every slot had just gone through its last lap.
@@ -251,7 +232,7 @@ void ring_engine::clear_ring() noexcept
 // would write to.
 bool ring_engine::is_cut_off() const noexcept
 {
-    return life_->is_over() || home_life_->is_over();
+    return life_->is_over() || shared_block_.is_over();
 }
 
 // What it took back is in the lane: waits for that, or leaves it to the lane.
@@ -293,7 +274,6 @@ ring_engine::~ring_engine()
         send_away();
         if (clock_ticks() - start > clock_from_ns(close_timeout_ns)) {
             NVL_WARN("the copy kernel does not leave: its memory is not freed");
-            (void)new (std::nothrow) primary_context(std::move(home_));
             (void)new (std::nothrow) pinned_block(std::move(shared_block_));
             (void)new (std::nothrow) device_block(std::move(state_block_));
             (void)new (std::nothrow) module(std::move(module_));

@@ -4,6 +4,7 @@
 #include "exporter.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <fcntl.h>
 #include <map>
 #include <memory>
@@ -142,6 +143,16 @@ import_key exporter::allocate(size_t size_bytes, unsigned from)
         give_up("key_parse");
     }
     return {fields, from};
+}
+
+CUdeviceptr open_handle(const cuda_api &cuda, const import_key &key)
+{
+    CUipcMemHandle raw;
+    CUdeviceptr    mapped = 0;
+    std::memcpy(&raw, key.handle.bytes, sizeof(raw));
+    EXPECT_EQ(cuda.cuIpcOpenMemHandle(&mapped, raw, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+              CUDA_SUCCESS);
+    return mapped;
 }
 
 void exporter::free(uint64_t base)

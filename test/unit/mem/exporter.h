@@ -37,6 +37,9 @@ private:
     int   socket_;
 };
 
+// Opens a legacy handle as somebody else in this process would, in the current context.
+CUdeviceptr open_handle(const cuda_api &cuda, const import_key &key);
+
 // What the other process runs.
 int serve_exporter(int socket);
 

@@ -126,7 +126,7 @@ protected:
     {
         result<remote_key *> got = keys_->find(wire.data(), *from_);
         if (got.ok()) {
-            got.value()->release();
+            got.value()->let_go();
         }
         return got.status();
     }
@@ -142,7 +142,7 @@ protected:
     remote_key *introduced(const wire_key &wire)
     {
         remote_key *made = added(wire);
-        made->release();
+        made->let_go();
         return made;
     }
 
@@ -186,13 +186,13 @@ TEST_F(key_table_test, hands_out_a_key_again)
     EXPECT_EQ(keys_->find(one.data(), *from_).status(), UCS_ERR_NO_ELEM);
     first = added(one);
     EXPECT_EQ(known(one), first) << "while it is used";
-    first->release();
-    first->release();
+    first->let_go();
+    first->let_go();
     EXPECT_EQ(keys_->idle_count(), 1u);
     EXPECT_EQ(known(one), first) << "when nobody uses it";
     EXPECT_EQ(keys_->idle_count(), 0u);
     EXPECT_TRUE(reaches(first, from_, one));
-    first->release();
+    first->let_go();
     EXPECT_EQ(opens(), 1);
 }
 
@@ -206,14 +206,14 @@ TEST_F(key_table_test, asks_no_driver_and_allocates_nothing_for_a_known_key)
         emulator()->reset_counts();
         long before = allocations_made;
         for (int i = 0; i < 100; ++i) {
-            keys_->find(one.data(), *from_).value()->release();
+            keys_->find(one.data(), *from_).value()->let_go();
         }
         EXPECT_EQ(allocations_made, before) << in_use;
         for (const auto &[name, count] : calls_made()) {
             ADD_FAILURE() << count << " of " << name;
         }
         if (other != nullptr) {
-            other->release();
+            other->let_go();
         }
     }
 }
@@ -233,7 +233,7 @@ TEST_F(key_table_test, knows_no_key_with_a_bit_of_its_head_wrong)
         }
         EXPECT_EQ(status_of(one), UCS_OK);
         if (other != nullptr) {
-            other->release();
+            other->let_go();
         }
     }
 }
@@ -252,10 +252,10 @@ TEST_F(key_table_test, gives_other_bytes_of_a_known_name_a_key_of_their_own)
     EXPECT_NE(first, second);
     EXPECT_FALSE(reaches(second, from_, one)) << "as much as it says itself";
     EXPECT_EQ(known(one), first) << "who was first stays known while it is used";
-    first->release();
-    second->release();
+    first->let_go();
+    second->let_go();
     EXPECT_EQ(keys_->idle_count(), 0u);
-    first->release();
+    first->let_go();
     EXPECT_EQ(keys_->idle_count(), 1u);
 
     introduced(lying);
@@ -275,10 +275,127 @@ TEST_F(key_table_test, refuses_what_its_owner_has_let_go_of)
     EXPECT_EQ(status_of(idle), UCS_ERR_UNREACHABLE);
     EXPECT_EQ(keys_->idle_count(), 0u) << "nothing to come back to";
     EXPECT_EQ(status_of(used), UCS_ERR_UNREACHABLE) << "the second time too";
-    held->release();
+    held->let_go();
     EXPECT_EQ(keys_->idle_count(), 0u);
     EXPECT_EQ(emulator()->live_count("import"), 0);
     EXPECT_EQ(opens(), 2) << "the handle of something else by now";
+}
+
+// The driver has one mapping for both: who only holds the old key must not keep the new one out for ever.
+TEST_F(key_table_test, closes_a_key_that_is_only_held_for_what_is_at_its_address_now)
+{
+    wire_key    before = key();
+    remote_key *held = added(before), *twice = unpacked(before);
+    peer_.free(fields_of(before).base);
+    wire_key after = key();
+    if (fields_of(after).base != fields_of(before).base) {
+        held->let_go();
+        twice->let_go();
+        GTEST_SKIP() << "the address was not used again";
+    }
+    remote_key *fresh = added(after);
+    EXPECT_TRUE(reaches(fresh, from_, after));
+    EXPECT_FALSE(reaches(held, from_, before)) << "its mapping is that of the new one";
+    EXPECT_FALSE(held->begin_use());
+    EXPECT_FALSE(held->is_alive());
+    EXPECT_EQ(held->connect(*from_), UCS_ERR_UNREACHABLE);
+    EXPECT_EQ(status_of(before), UCS_ERR_UNREACHABLE);
+    held->let_go();
+    twice->let_go();
+    EXPECT_TRUE(reaches(fresh, from_, after));
+    EXPECT_TRUE(fresh->begin_use());
+    fresh->release();
+    fresh->let_go();
+}
+
+TEST_F(key_table_test, closes_no_key_with_an_operation_under_way)
+{
+    wire_key    before = key();
+    remote_key *held   = added(before);
+    ASSERT_TRUE(held->begin_use());
+    peer_.free(fields_of(before).base);
+    wire_key after = key();
+    if (fields_of(after).base != fields_of(before).base) {
+        GTEST_SKIP() << "the address was not used again";
+    }
+    emulator()->reset_counts();
+    remote_key *fresh = added(after);
+    EXPECT_FALSE(reaches(fresh, from_, after));
+    EXPECT_EQ(fresh->connect(*from_), UCS_ERR_BUSY);
+    EXPECT_GT(emulator()->live_count("import"), 0) << "closed under an operation";
+    EXPECT_FALSE(held->begin_use()) << "no other begins";
+    held->release(); // it ends
+    EXPECT_EQ(fresh->connect(*from_), UCS_OK);
+    EXPECT_TRUE(reaches(fresh, from_, after));
+    held->let_go();
+    fresh->let_go();
+}
+
+TEST_F(key_table_test, closes_no_key_whose_address_was_lent)
+{
+    wire_key    before = key();
+    remote_key *held   = added(before);
+    uint64_t    lent   = 0;
+    ASSERT_TRUE(held->lend(from_->id, fields_of(before).base, &lent));
+    peer_.free(fields_of(before).base);
+    wire_key after = key();
+    if (fields_of(after).base != fields_of(before).base) {
+        GTEST_SKIP() << "the address was not used again";
+    }
+    remote_key *fresh = added(after);
+    EXPECT_EQ(fresh->connect(*from_), UCS_ERR_BUSY);
+    EXPECT_NE(mapping_number(where_->cuda(), lent), 0u) << "closed under whoever has the address";
+    held->let_go();
+    EXPECT_EQ(fresh->connect(*from_), UCS_OK);
+    fresh->let_go();
+}
+
+// Whoever has begun a use finds under the address what was there when the key came.
+TEST_F(key_table_test, closes_nothing_under_threads_that_use_it)
+{
+    int met = 0;
+    for (int round = 0; round < 40; ++round) {
+        wire_key    before = key();
+        remote_key *held   = added(before);
+        uint64_t    mapped = 0;
+        ASSERT_TRUE(held->lookup(from_->id, fields_of(before).base, 1, &mapped));
+        unsigned long long       number = mapping_number(where_->cuda(), mapped);
+        std::atomic<int>         wrong{0};
+        std::atomic<bool>        stop{false};
+        std::vector<std::thread> all;
+        for (int t = 0; t < 2; ++t) {
+            all.emplace_back([&] {
+                uint64_t at = 0;
+                while (!stop.load() && held->lookup(from_->id, fields_of(before).base, 1, &at) &&
+                       held->begin_use()) {
+                    wrong += (mapping_number(where_->cuda(), at) == number) ? 0 : 1;
+                    held->release();
+                }
+            });
+        }
+        peer_.free(fields_of(before).base);
+        wire_key after = key();
+        met += (fields_of(after).base == fields_of(before).base) ? 1 : 0;
+        remote_key *fresh = added(after);
+        // One of them may be in the middle of a use, without the processor.
+        for (int i = 0; (i < 5000) && (fresh->connect(*from_) != UCS_OK); ++i) {
+            usleep(1000);
+        }
+        EXPECT_TRUE(reaches(fresh, from_, after));
+        stop.store(true);
+        for (std::thread &thread : all) {
+            thread.join();
+        }
+        EXPECT_EQ(wrong.load(), 0);
+        held->let_go();
+        fresh->let_go();
+        peer_.free(fields_of(after).base);
+    }
+    EXPECT_GT(met, 0) << "no address was used again";
+    // The cache's own thread may be about to close the last one.
+    for (int i = 0; (i < 5000) && (emulator()->live_count("import") != 0); ++i) {
+        usleep(1000);
+    }
 }
 
 TEST_F(key_table_test, holds_nothing_open_that_is_idle)
@@ -305,7 +422,7 @@ TEST_F(key_table_test, connects_anew_what_was_closed_meanwhile)
     EXPECT_EQ(known(one), first);
     EXPECT_TRUE(reaches(first, from_, one));
     EXPECT_EQ(opens(), 3);
-    first->release();
+    first->let_go();
 
     // What was closed was another one.
     peer_.free(fields_of(another).base);
@@ -313,7 +430,7 @@ TEST_F(key_table_test, connects_anew_what_was_closed_meanwhile)
     EXPECT_EQ(known(one), first);
     EXPECT_TRUE(reaches(first, from_, one));
     EXPECT_EQ(opens(), 3);
-    first->release();
+    first->let_go();
 }
 
 TEST_F(key_table_test, serves_several_places_with_one_key)
@@ -323,19 +440,19 @@ TEST_F(key_table_test, serves_several_places_with_one_key)
     EXPECT_FALSE(reaches(first, other_, one));
     EXPECT_EQ(known(one, other_), first);
     EXPECT_TRUE(reaches(first, from_, one) && reaches(first, other_, one));
-    first->release();
-    first->release();
+    first->let_go();
+    first->let_go();
 
     EXPECT_EQ(known(one, other_), first);
     EXPECT_TRUE(reaches(first, from_, one) && reaches(first, other_, one));
     EXPECT_EQ(opens(), 2) << "one for each";
-    first->release();
+    first->let_go();
 
     cache_->purge();
     EXPECT_EQ(known(one), first);
     EXPECT_TRUE(reaches(first, from_, one));
     EXPECT_FALSE(reaches(first, other_, one)) << "closed, and not asked for";
-    first->release();
+    first->let_go();
 }
 
 TEST_F(key_table_test, keeps_so_many_idle_keys_and_no_more)
@@ -362,19 +479,21 @@ TEST_F(key_table_test, lets_pass_what_is_busy_at_first)
     peer_.free(fields_of(before).base);
     wire_key after = key();
     if (fields_of(after).base != fields_of(before).base) {
-        held->release();
+        held->let_go();
         GTEST_SKIP() << "the address was not used again";
     }
+    ASSERT_TRUE(held->begin_use());
+    held->let_go();
     remote_key *waiting = added(after);
     EXPECT_EQ(known(after), waiting);
     EXPECT_FALSE(reaches(waiting, from_, after));
-    held->release();
+    held->release(); // the operation ends
     EXPECT_EQ(waiting->connect(*from_), UCS_OK);
     EXPECT_TRUE(reaches(waiting, from_, after));
     EXPECT_EQ(known(after), waiting);
-    waiting->release();
-    waiting->release();
-    waiting->release();
+    waiting->let_go();
+    waiting->let_go();
+    waiting->let_go();
 }
 
 TEST_F(key_table_test, keeps_no_key_of_this_process)
@@ -388,7 +507,7 @@ TEST_F(key_table_test, keeps_no_key_of_this_process)
     ASSERT_EQ(mine.value()->pack_key(self_, address, size, wire.data()), UCS_OK);
     remote_key *first = added(wire);
     EXPECT_EQ(status_of(wire), UCS_ERR_NO_ELEM);
-    first->release();
+    first->let_go();
     EXPECT_EQ(keys_->idle_count(), 0u);
     mine.value().reset();
     NVL_MUST(cuMemFree_v2, (address));
@@ -426,9 +545,9 @@ TEST_F(key_table_test, survives_16_threads_that_come_and_go)
                 failed += reaches(one, from_, wire) ? 0 : 1;
                 // As an operation that ends later than the key's owner lets go.
                 one->acquire();
-                one->release();
+                one->let_go();
                 failed += reaches(two, from_, wire) ? 0 : 1;
-                two->release();
+                two->let_go();
                 one->release();
             }
         });

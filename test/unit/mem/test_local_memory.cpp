@@ -78,6 +78,26 @@ TEST_F(local_memory_test, asks_again_once_the_memory_was_freed)
     EXPECT_EQ(questions(), 3);
 }
 
+TEST_F(local_memory_test, keeps_no_answer_that_a_free_has_overtaken)
+{
+    gpu_memory  memory(1, size);
+    int         seen = -2;
+    std::thread asking;
+    {
+        planned_faults slow("cuPointerGetAttributes:1=sleep50000");
+        asking = std::thread([&] { seen = gpu_of(memory.address()); });
+        for (int i = 0; (i < 5000) && (questions() == 0); ++i) {
+            usleep(1000);
+        }
+        all_->forget(memory.address(), size);
+        asking.join();
+    }
+    EXPECT_EQ(seen, 1);
+    long before = questions();
+    EXPECT_EQ(gpu_of(memory.address()), 1);
+    EXPECT_EQ(questions(), before + 1) << "by then it may be somewhere else";
+}
+
 TEST_F(local_memory_test, is_not_disturbed_by_memory_that_it_does_not_know)
 {
     gpu_memory memory(1, size), other(0, size);

@@ -290,6 +290,47 @@ TEST_F(map_cache_test, is_busy_while_what_was_freed_is_still_in_use)
     use(after);
 }
 
+// As UCX's cuda_ipc does: the driver counts its opens and ours alike.
+TEST_F(map_cache_test, leaves_somebody_else_with_as_many_opens_as_he_has_made)
+{
+    const cuda_api &cuda   = where_->cuda();
+    import_key      before = key();
+    context_guard   guard(cuda, where_->at(place_).context);
+    CUdeviceptr     his[2] = {open_handle(cuda, before), open_handle(cuda, before)};
+    use(before);
+    peer_.free(before);
+    import_key after = key();
+    if (after.base != before.base) {
+        GTEST_SKIP() << "the address was not used again";
+    }
+    mapping *ours = taken(after);
+    ASSERT_NE(ours, nullptr);
+    unsigned long long number = mapping_number(cuda, ours->mapped());
+    for (CUdeviceptr one : his) {
+        EXPECT_EQ(cuda.cuIpcCloseMemHandle(one), CUDA_SUCCESS);
+        EXPECT_EQ(mapping_number(cuda, ours->mapped()), number) << "he has closed ours";
+    }
+    cache_->release(ours);
+}
+
+// Its handle may by then be that of something else.
+TEST_F(map_cache_test, refuses_what_its_owner_lets_go_of_while_it_is_opened)
+{
+    import_key     one = key();
+    planned_faults slow("cuMemGetAddressRange_v2:1=sleep100000"); // it is open by then
+    ucs_status_t   status = UCS_OK;
+    std::thread    opener([&] { status = cache_->acquire(one).status(); });
+    for (int i = 0; (i < 5000) && (emulator()->call_count("cuMemGetAddressRange_v2") == 0); ++i) {
+        usleep(1000);
+    }
+    peer_.free(one);
+    opener.join();
+    EXPECT_EQ(status, UCS_ERR_UNREACHABLE);
+    EXPECT_EQ(opens(), 1);
+    EXPECT_EQ(emulator()->live_count("import"), 0);
+    EXPECT_EQ(cache_->open_count(), 0u);
+}
+
 TEST_F(map_cache_test, shares_nothing_that_its_owner_has_let_go_of)
 {
     import_key one  = key();

@@ -35,7 +35,7 @@ TEST(places, know_a_reset_context_though_a_new_life_has_begun_there)
     ASSERT_TRUE(new_life.ok());
 
     // An answer is good for a while.
-    usleep(static_cast<useconds_t>(2 * context_life::good_for_ns / 1e3));
+    usleep(static_cast<useconds_t>(2 * recent_answer::good_for_ns / 1e3));
     EXPECT_TRUE(where->was_reset(*before.value()));
     EXPECT_TRUE(where->is_over(*before.value()));
     result<const place *> after = where->primary(device);
