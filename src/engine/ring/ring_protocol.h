@@ -155,8 +155,9 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
     // The clock costs a good part of a lone operation's time: it is read when
     // there is nothing to do, and in between after so many turns with work.
     constexpr uint32_t turns_per_look = 64;
-    // What the poller does while it waits is taken from the application's warps beside it, 3 % of
-    // a block's time at 100 instructions a look (one H200): little, and the clock only now and then.
+    // What the poller does while it waits is taken from the application's warps beside it, 2.6 % of
+    // a block's time (bench/beside, one_block_an_sm; 3.5 % with the clock read and every word spread
+    // at each look): little, and the clock only now and then.
     constexpr uint32_t quiet_per_look = 4;
     // A stream is over after so many looks in a row, of 1.1 us, that find nothing: more than lie
     // between two lone operations of many pieces; or one of one piece each.
