@@ -178,7 +178,7 @@ public:
         }
     }
 
-    // Warps that look all the time take part in what a block on their SM has to issue: 9 % of its
+    // Warps that look all the time take part in what a block on their SM has to issue: 12 % of its
     // time beside 15, 3 % beside 3 (bench/beside, one_block_an_sm, one H200).
     __device__ __forceinline__ void rest() const
     {
