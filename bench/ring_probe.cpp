@@ -94,7 +94,7 @@ public:
             "chunk_limit= stream_descriptors= idle_us= narrow_us= narrow_most_us= stay_us= "
             "hello_us= "
             "soak_s= seed= gpus=0,1 "
-            "size=BYTES count=N");
+            "size=BYTES count=N window=OPERATIONS");
     }
 
 private:
@@ -393,9 +393,13 @@ void probe::rate_of(const engine &with, unsigned way, size_t size, uint32_t wind
 
 void probe::rate()
 {
+    std::vector<uint32_t> windows = {1, 8, 64, 256};
+    if (auto only = static_cast<uint32_t>(opts_.number("window", 0))) {
+        windows = {only};
+    }
     for (const engine &with : engines()) {
         for (unsigned way = 0; way < 3; ++way) {
-            for (uint32_t window : {1u, 8u, 64u, 256u}) {
+            for (uint32_t window : windows) {
                 for (size_t size :
                      {8ul, 4096ul, 8192ul, 16384ul, 65536ul, 262144ul, 1ul << 20, 4ul << 20}) {
                     if ((size * window) <= arena_bytes / 2) {
