@@ -242,7 +242,8 @@ place *places::add(unsigned gpu, CUcontext context, unsigned long long unique,
 {
     unsigned n = count();
     if (n == max_places) {
-        NVL_ERROR("more than 64 CUDA contexts in the life of this process: use the primary ones");
+        NVL_ERROR("more than 64 CUDA contexts, and resets of them, in the life of this process: "
+                  "use the primary ones");
         return nullptr;
     }
 

@@ -228,6 +228,7 @@ bool remote_key::close_freed(map_cache::closed *closed) noexcept
 
 void remote_key::take_again() noexcept
 {
+    is_lent_.store(false, std::memory_order_relaxed); // whoever it was let go, as all did
     size_t open = 0;
     for (const opened_import &one : imports_) {
         if (cache_.take_again(one.opened, one.given_back)) {

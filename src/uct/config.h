@@ -24,11 +24,11 @@ struct md_config {
 struct iface_config {
     uct_iface_config_t       super;
     ucs_ternary_auto_value_t kernel;
-    double                   idle; // seconds
-    double                   narrow;
-    double                   stay;  // seconds
-    double                   hello; // seconds
-    double                   gap;   // seconds
+    double                   idle;   // seconds
+    double                   narrow; // seconds
+    double                   stay;   // seconds
+    double                   hello;  // seconds
+    double                   gap;    // seconds
     unsigned                 blocks;
     unsigned                 warps;
     size_t                   alone;

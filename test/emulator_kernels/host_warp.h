@@ -96,6 +96,12 @@ public:
         store(shared_->done[slot.sequence % ring_slots], slot.sequence);
     }
 
+    bool is_done(uint32_t number)
+    {
+        world_.step();
+        return load(shared_->done[number % ring_slots]) == number;
+    }
+
     uint32_t ticks() const noexcept
     {
         return static_cast<uint32_t>(2 * now_ns());
@@ -191,9 +197,9 @@ public:
 
     ring_published published()
     {
-        world_.step();
-        uint64_t       tail  = load(*tail_word());
-        uint64_t       leave = load(*leave_word());
+        uint64_t tail  = 0;
+        uint64_t leave = 0;
+        in_one_go([&] { tail = load(*tail_word()); }, [&] { leave = load(*leave_word()); });
         ring_published seen;
         seen.tail             = static_cast<uint32_t>(tail);
         seen.tag              = static_cast<uint32_t>(tail >> 32);

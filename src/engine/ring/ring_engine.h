@@ -268,6 +268,7 @@ private:
     void     summon_now(size_t size_bytes, bool is_burst) noexcept;
     void     back_off() noexcept;
     bool     launch(bool large, bool follow) noexcept;
+    unsigned narrow_warps() const noexcept;
     void     hand_over(bool large) noexcept;
     void     consider_growth(size_t size_bytes) noexcept;
     void     cancel() noexcept;

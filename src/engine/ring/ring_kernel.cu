@@ -95,6 +95,15 @@ public:
         }
     }
 
+    __device__ __forceinline__ bool is_done(uint32_t number) const
+    {
+        uint32_t v = 0;
+        if (lane_ == 0) {
+            v = *static_cast<const volatile uint32_t *>(&shared_->done[number % ring_slots]);
+        }
+        return from(v, 0) == number;
+    }
+
     // Of the SM's clock.
     __device__ __forceinline__ uint32_t ticks() const
     {
@@ -182,7 +191,11 @@ public:
     // time beside 15, 3 % beside 3 (bench/beside, one_block_an_sm, one H200).
     __device__ __forceinline__ void rest() const
     {
+#if __CUDA_ARCH__ >= 700
         __nanosleep(1000);
+#else
+        pause(1000);
+#endif
     }
 
     __device__ __forceinline__ void publish_leave(uint32_t generation, uint32_t next) const

@@ -302,9 +302,8 @@ bool ring_engine::launch(bool large, bool follow) noexcept
     argument.blocks      = large ? config_.large_blocks : config_.small_blocks;
     argument.arrivals    = arrivals_ + argument.blocks;
     argument.granted = large ? config_.granted : 0; // the few warps of a small one have no stream
-    argument.narrow_warps =
-        large ? std::min(config_.large_warps, config_.small_blocks * config_.small_warps) : 0;
-    void *arguments[] = {&argument};
+    argument.narrow_warps = large ? narrow_warps() : 0;
+    void *arguments[]     = {&argument};
 
     if (is_cut_off()) {
         refused_ = refused_max;
@@ -336,6 +335,14 @@ bool ring_engine::launch(bool large, bool follow) noexcept
     return true;
 }
 
+// Of a large kernel's first block; 0 where that is all it has.
+unsigned ring_engine::narrow_warps() const noexcept
+{
+    const unsigned warps =
+        std::min(config_.large_warps, config_.small_blocks * config_.small_warps);
+    return (warps < config_.large_blocks * config_.large_warps) ? warps : 0;
+}
+
 // Launches behind the kernel that is running.
 void ring_engine::hand_over(bool large) noexcept
 {
@@ -356,15 +363,17 @@ void ring_engine::consider_growth(size_t size_bytes) noexcept
     if ((state_ != state::running) || (generation_ != newest_) || (refused_ >= refused_max)) {
         return;
     }
-    uint32_t   leaving   = generation_;
-    const bool is_narrow = large_;
-    if (launch(true, true)) {
+    uint32_t     leaving   = generation_;
+    const bool   is_narrow = large_;
+    const double before_ns = narrow_ns_;
+    if (is_narrow) { // the one that comes is to wait longer
+        narrow_ns_ = std::min(2 * narrow_ns_, std::max(config_.narrow_most_ns, config_.narrow_ns));
+    }
+    if (!launch(true, true)) {
+        narrow_ns_ = before_ns;
+    } else {
         ++counts_.handovers;
-        if (is_narrow) {
-            ++counts_.widened;
-            narrow_ns_ =
-                std::min(2 * narrow_ns_, std::max(config_.narrow_most_ns, config_.narrow_ns));
-        }
+        counts_.widened += is_narrow ? 1 : 0;
         tell(shared_->orders.leave_now, leaving);
     }
 }

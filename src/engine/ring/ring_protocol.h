@@ -244,6 +244,10 @@ NVL_RING_STEP uint32_t ring_serve(warp &self, const ring_launch &launch, uint32_
             break;
         }
         if (!is_narrow && !work && !limit.is_ahead() && (now_ns - work_ns > launch.narrow_ns)) {
+            if (!self.is_done(next - 1)) {
+                work_ns = now_ns; // workers copy
+                continue;
+            }
             is_narrow = true;
             is_marked = false;
             limit.narrow(self, next, launch.narrow_warps - 1);
@@ -285,6 +289,7 @@ NVL_RING_STEP void ring_poll(warp &self, const ring_launch &launch, uint32_t fir
             next = ring_serve(self, launch, first, workers);
         }
     }
+    self.fence_device(); // partner: is_leaving in ring_work
     self.publish_leave(launch.generation, next);
     self.say_left(launch.generation, next);
 }
@@ -299,11 +304,13 @@ template<typename warp>
 NVL_RING_STEP void ring_work(warp &self, const ring_launch &launch, uint32_t first, uint32_t index,
                              uint32_t workers)
 {
-    // Looks in a row that find nothing until a worker rests: a busy kernel's never do.
+    // Looks in a row that find nothing new, for anybody, until a worker rests.
     constexpr uint32_t looks_to_rest = 16;
 
-    uint32_t looks   = 0;
-    bool     is_wide = true; // the kernel has not narrowed, or this worker has work from before
+    uint32_t looks      = 0;
+    uint32_t tail       = first - 1;
+    bool     is_wide    = true; // the kernel has not narrowed, or this worker has work from before
+    bool     is_leaving = false;
 
     self.answer(index, 0, 0); // what an earlier generation's worker said
     for (uint32_t want = first + index;;) {
@@ -323,14 +330,22 @@ NVL_RING_STEP void ring_work(warp &self, const ring_launch &launch, uint32_t fir
         }
         if (!is_of || !ring_reached(seen.tail, want)) {
             if ((seen.leave_generation == launch.generation) && ring_reached(want, seen.leave_at)) {
-                return;
+                if (is_leaving || (launch.narrow_warps == 0)) {
+                    return;
+                }
+                // The two halves of a publication may be of different ages: only with the next
+                // look this worker's number is surely that of a kernel that has narrowed.
+                is_leaving = true; // partner: the fence before publish_leave in ring_poll
+                continue;
             }
-            if (++looks > looks_to_rest) {
+            if (seen.tail != tail) {
+                tail  = seen.tail;
+                looks = 0;
+            } else if (++looks > looks_to_rest) {
                 self.rest();
             }
             continue;
         }
-        looks = 0;
 
         ring_fetch fetch = self.fetch(launch.generation, want, workers);
         if (fetch.skipped != 0) {

@@ -350,6 +350,26 @@ TEST_F(key_table_test, closes_no_key_whose_address_was_lent)
     fresh->let_go();
 }
 
+// What was lent once is no longer when the key is unpacked anew.
+TEST_F(key_table_test, closes_a_key_whose_lender_let_go)
+{
+    wire_key    before = key();
+    remote_key *held   = added(before);
+    uint64_t    lent   = 0;
+    ASSERT_TRUE(held->lend(from_->id, fields_of(before).base, &lent));
+    held->let_go();
+    ASSERT_EQ(known(before), held);
+    peer_.free(fields_of(before).base);
+    wire_key after = key();
+    if (fields_of(after).base != fields_of(before).base) {
+        GTEST_SKIP() << "the address was not used again";
+    }
+    remote_key *fresh = added(after);
+    EXPECT_EQ(fresh->connect(*from_), UCS_OK);
+    held->let_go();
+    fresh->let_go();
+}
+
 // Whoever has begun a use finds under the address what was there when the key came.
 TEST_F(key_table_test, closes_nothing_under_threads_that_use_it)
 {

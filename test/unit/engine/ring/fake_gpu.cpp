@@ -143,6 +143,9 @@ struct fake_gpu::world {
         if (before == number) {
             gpu.twice_.fetch_add(1, std::memory_order_relaxed);
         }
+        while (gpu.copies_held_.load()) {
+            sched_yield();
+        }
     }
 
     bool is_cancelled(bool cancelled) noexcept

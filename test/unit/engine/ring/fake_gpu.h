@@ -57,6 +57,12 @@ public:
         others_held_.store(on);
     }
 
+    // While held, what a warp copies takes until then.
+    void hold_copies(bool on)
+    {
+        copies_held_.store(on);
+    }
+
     // The next calls of the stream query say that the context is dead.
     void break_context()
     {
@@ -136,6 +142,7 @@ private:
     settings                                  how_;
     std::atomic<bool>                         held_{false};
     std::atomic<bool>                         others_held_{false};
+    std::atomic<bool>                         copies_held_{false};
     std::atomic<bool>                         broken_{false};
     std::atomic<bool>                         gone_{false};
     std::atomic<uint64_t>                     stale_{0};
