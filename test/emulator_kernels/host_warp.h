@@ -8,6 +8,7 @@
 //     void move(void *to, const void *from, size_t size_bytes)
 //     void fault(uint64_t address)       may throw, to end the warp
 //     void step()                        before each step; may delay the thread, or throw
+//     void between_halves()              the same, between two words that a GPU reads in one go
 //     void served(uint32_t number)       a descriptor is about to be done
 //     bool is_cancelled(bool cancelled)  what to believe about a cancellation
 //     uint32_t left_at(uint32_t next)    what to report when leaving
@@ -286,11 +287,11 @@ private:
         bool one_first = (++looks_ % 2) != 0;
         if (one_first) {
             read_one();
-            world_.step();
+            world_.between_halves();
         }
         read_other();
         if (!one_first) {
-            world_.step();
+            world_.between_halves();
             read_one();
         }
     }

@@ -54,6 +54,11 @@ public:
         }
     }
 
+    void between_halves()
+    {
+        step();
+    }
+
     void served(uint32_t) noexcept
     {
     }

@@ -135,6 +135,14 @@ struct fake_gpu::world {
         }
     }
 
+    void between_halves()
+    {
+        step();
+        if ((gpu.how_.torn_us != 0) && (mixed(random) % 16 == 0)) {
+            usleep(gpu.how_.torn_us);
+        }
+    }
+
     void served(uint32_t number) noexcept
     {
         gpu.served_.fetch_add(1, std::memory_order_relaxed);

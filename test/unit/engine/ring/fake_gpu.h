@@ -35,6 +35,8 @@ public:
         unsigned late_launch = 0;
         unsigned late_us     = 300;
         int      sms         = 132;
+        // So long now and then between two words that a GPU reads in one go.
+        unsigned torn_us = 0;
     };
 
     explicit fake_gpu(const settings &how);

@@ -118,9 +118,11 @@ TEST(ring_protocol, random_traffic_arrives_once_and_whole)
 // Kernels that narrow and are replaced by wide ones all the time.
 TEST(ring_protocol, narrowing_all_the_time_loses_nothing)
 {
-    const uint64_t count = from_env("NVL_RING_OPS", 60000) / 4;
-    bench_rig      rig(seeded(8), narrowing_ring());
-    ring_traffic   traffic(*rig.copy_lane, *rig.ring, 17);
+    const uint64_t     count = from_env("NVL_RING_OPS", 60000) / 4;
+    fake_gpu::settings how   = seeded(8);
+    how.torn_us              = 400;
+    bench_rig    rig(how, narrowing_ring());
+    ring_traffic traffic(*rig.copy_lane, *rig.ring, 17);
 
     traffic_result result = traffic.run(count, 20, 3e6); // gaps in which a busy machine narrows
     std::cout << story(rig, result) << ", " << rig.gpu.narrowed() << " narrowed, "
