@@ -167,10 +167,13 @@ TEST(freed_memory, is_never_reached_by_its_old_key)
         ASSERT_TRUE(c.wait(done));
         EXPECT_EQ(difference(source, c.far->read(after, 0, size)), "");
 
-        // Still not through the old one.
+        // Still not through the old one: refused, or, where the driver has both open, into the void.
         if (is_held) {
             c.far->write(after, 0, fresh);
-            EXPECT_EQ(c.put(0, 0, size, nullptr), UCS_ERR_UNREACHABLE);
+            ucs_status_t status = c.put(0, 0, size, nullptr);
+            if ((emulator() != nullptr) || (status != UCS_INPROGRESS)) {
+                EXPECT_EQ(status, UCS_ERR_UNREACHABLE);
+            }
             ASSERT_TRUE(c.drain());
             EXPECT_EQ(difference(fresh, c.far->read(after, 0, size)), "");
         }
