@@ -129,8 +129,9 @@ TEST(ring_protocol, narrowing_all_the_time_loses_nothing)
               << rig.ring->counts().widened << " widened\n";
     expect_clean(result, count);
     EXPECT_EQ(rig.gpu.served_twice(), 0u);
-    // Hundreds on an idle machine; a sanitizer on a busy one leaves few gaps long enough.
+#if !defined(__SANITIZE_THREAD__) // with it, few gaps are long enough
     EXPECT_GT(rig.gpu.narrowed(), 0u);
+#endif
 }
 
 TEST(ring_protocol, leaving_all_the_time_loses_nothing)
