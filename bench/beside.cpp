@@ -2,8 +2,9 @@
 //
 // What the copy kernel costs the work beside it, and what an application's kernel that holds the
 // whole GPU costs a copy. Without UCX: two GPUs in this process. Each kind of work runs beside no
-// copy kernel, a kernel of one warp that does nothing (what staying costs whoever stays), a copy kernel
-// that waits for work (small and large launch) and one that is busy, in turns; a figure is the median. Run by hand or by test/gpu/measure_on_gpus; needs libcuda.so.1, and
+// copy kernel, a kernel of one warp that does nothing (what staying costs whoever stays), a copy
+// kernel that waits for work (small and large launch) and one that is busy, in turns; a figure is
+// the median. Run by hand or by test/gpu/measure_on_gpus; needs libcuda.so.1, and
 // libcublas for the GEMM. Prints `work state value unit ratio` a line; --help.
 #include <dlfcn.h>
 #include <getopt.h>
@@ -343,10 +344,11 @@ std::vector<bench::work> bench::kinds()
 
 void bench::enter(state which)
 {
+    if (which == state::nothing) {
+        return;
+    }
     if (which == state::one_warp) {
         hold(1, 32, other_stream_);
-    }
-    if ((which == state::nothing) || (which == state::one_warp)) {
         return;
     }
     ring_config config;

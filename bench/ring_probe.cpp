@@ -92,9 +92,7 @@ public:
             "large_kernel=NAME small_warps= "
             "small_blocks= large_blocks= warps= alone= chunk_small= chunk_large= chunk_stream= "
             "chunk_limit= stream_descriptors= idle_us= narrow_us= narrow_most_us= stay_us= "
-            "hello_us= "
-            "soak_s= seed= gpus=0,1 "
-            "size=BYTES count=N window=OPERATIONS");
+            "hello_us= soak_s= seed= gpus=0,1 size=BYTES count=N window=OPERATIONS");
     }
 
 private:

@@ -57,14 +57,14 @@ public:
     bool look(uint32_t number, uint32_t generation, ring_view *view)
     {
         in_one_go([&] { view->slot = read_slot(number); }, [&] { view->orders = read_orders(); });
-        return is_news(view->orders, number, generation);
+        return ring_is_news(view->orders, number, generation);
     }
 
     bool look_at_orders(uint32_t number, uint32_t generation, ring_orders *orders)
     {
         world_.step();
         *orders = read_orders();
-        return is_news(*orders, number, generation);
+        return ring_is_news(*orders, number, generation);
     }
 
     void copy_alone(const ring_descriptor &slot)
@@ -273,12 +273,6 @@ public:
     }
 
 private:
-    static bool is_news(const ring_orders &orders, uint32_t number, uint32_t generation) noexcept
-    {
-        return ring_reached(orders.tail, number) || (orders.leave_now == generation) ||
-               (orders.leave_drained == generation);
-    }
-
     // A GPU reads both in one go, in no order; here sometimes the one first,
     // sometimes the other.
     template<typename F, typename G> void in_one_go(F read_one, G read_other)

@@ -326,9 +326,9 @@ private:
     __device__ __forceinline__ bool is_news(uint4 v, uint32_t lane, uint32_t number,
                                             uint32_t generation) const
     {
-        return __any_sync(all_lanes,
-                          (lane_ == lane) && (ring_reached(v.x, number) || (v.y == generation) ||
-                                              (v.z == generation))) != 0;
+        const ring_orders orders = {v.x, v.y, v.z, 0};
+        return __any_sync(all_lanes, (lane_ == lane) && ring_is_news(orders, number, generation)) !=
+               0;
     }
 
     __device__ __forceinline__ static ring_orders orders_of(uint4 v, uint32_t lane)

@@ -261,17 +261,14 @@ ring_engine::~ring_engine()
         tell(shared_->orders.cancel, newest_);
         tell(shared_->orders.leave_now, generation_);
     }
-    const auto send_away = [this] {
-        // One that follows may have come without anybody looking, or come now.
-        if ((shared_ != nullptr) && (seen(shared_->hello) == newest_)) {
-            tell(shared_->orders.leave_now, newest_);
-        }
-    };
     context_guard   guard(cuda_, *life_); // refused: no kernel is there any more
     relaxed_capture relaxed(cuda_);
     uint64_t        start = clock_ticks();
     while (guard.ok() && (cuda_.cuStreamQuery(stream_.get()) == CUDA_ERROR_NOT_READY)) {
-        send_away();
+        // One that follows may have come without anybody looking, or come now.
+        if ((shared_ != nullptr) && (seen(shared_->hello) == newest_)) {
+            tell(shared_->orders.leave_now, newest_);
+        }
         if (clock_ticks() - start > clock_from_ns(close_timeout_ns)) {
             NVL_WARN("the copy kernel does not leave: its memory is not freed");
             (void)new (std::nothrow) pinned_block(std::move(shared_block_));

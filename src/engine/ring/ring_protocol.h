@@ -71,6 +71,13 @@ NVL_RING_STEP bool ring_is(const ring_descriptor &slot, uint32_t number)
     return (slot.sequence == number) && (slot.sequence_again == number);
 }
 
+// Is there anything for the poller of a generation: `number` is posted, or it is to leave?
+NVL_RING_STEP bool ring_is_news(const ring_orders &orders, uint32_t number, uint32_t generation)
+{
+    return ring_reached(orders.tail, number) || (orders.leave_now == generation) ||
+           (orders.leave_drained == generation);
+}
+
 // Is the slot in use for a later number already? Then `number` is done.
 NVL_RING_STEP bool ring_is_past(const ring_descriptor &slot, uint32_t number)
 {

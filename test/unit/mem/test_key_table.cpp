@@ -153,6 +153,18 @@ protected:
         return (got != nullptr) ? got : added(wire);
     }
 
+    // Of the memory that the peer allocates once that of `before` is free.
+    wire_key key_behind(const wire_key &before)
+    {
+        peer_.free(fields_of(before).base);
+        return key();
+    }
+
+    static bool is_at_its_address(const wire_key &after, const wire_key &before)
+    {
+        return fields_of(after).base == fields_of(before).base;
+    }
+
     bool reaches(const remote_key *key, const place *from, const wire_key &wire)
     {
         uint64_t local = 0;
@@ -286,9 +298,8 @@ TEST_F(key_table_test, closes_a_key_that_is_only_held_for_what_is_at_its_address
 {
     wire_key    before = key();
     remote_key *held = added(before), *twice = unpacked(before);
-    peer_.free(fields_of(before).base);
-    wire_key after = key();
-    if (fields_of(after).base != fields_of(before).base) {
+    wire_key    after = key_behind(before);
+    if (!is_at_its_address(after, before)) {
         held->let_go();
         twice->let_go();
         GTEST_SKIP() << "the address was not used again";
@@ -313,9 +324,8 @@ TEST_F(key_table_test, closes_no_key_with_an_operation_under_way)
     wire_key    before = key();
     remote_key *held   = added(before);
     ASSERT_TRUE(held->begin_use());
-    peer_.free(fields_of(before).base);
-    wire_key after = key();
-    if (fields_of(after).base != fields_of(before).base) {
+    wire_key after = key_behind(before);
+    if (!is_at_its_address(after, before)) {
         GTEST_SKIP() << "the address was not used again";
     }
     emulator()->reset_counts();
@@ -337,9 +347,8 @@ TEST_F(key_table_test, closes_no_key_whose_address_was_lent)
     remote_key *held   = added(before);
     uint64_t    lent   = 0;
     ASSERT_TRUE(held->lend(from_->id, fields_of(before).base, &lent));
-    peer_.free(fields_of(before).base);
-    wire_key after = key();
-    if (fields_of(after).base != fields_of(before).base) {
+    wire_key after = key_behind(before);
+    if (!is_at_its_address(after, before)) {
         GTEST_SKIP() << "the address was not used again";
     }
     remote_key *fresh = added(after);
@@ -359,9 +368,8 @@ TEST_F(key_table_test, closes_a_key_whose_lender_let_go)
     ASSERT_TRUE(held->lend(from_->id, fields_of(before).base, &lent));
     held->let_go();
     ASSERT_EQ(known(before), held);
-    peer_.free(fields_of(before).base);
-    wire_key after = key();
-    if (fields_of(after).base != fields_of(before).base) {
+    wire_key after = key_behind(before);
+    if (!is_at_its_address(after, before)) {
         GTEST_SKIP() << "the address was not used again";
     }
     remote_key *fresh = added(after);
@@ -496,9 +504,8 @@ TEST_F(key_table_test, lets_pass_what_is_busy_at_first)
 {
     wire_key    before = key();
     remote_key *held   = added(before);
-    peer_.free(fields_of(before).base);
-    wire_key after = key();
-    if (fields_of(after).base != fields_of(before).base) {
+    wire_key    after  = key_behind(before);
+    if (!is_at_its_address(after, before)) {
         held->let_go();
         GTEST_SKIP() << "the address was not used again";
     }

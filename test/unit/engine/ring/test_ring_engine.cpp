@@ -72,6 +72,15 @@ protected:
         return config;
     }
 
+    // Of three blocks, two of which leave as soon as nothing is to do.
+    static ring_config narrowing()
+    {
+        ring_config config  = patient();
+        config.large_blocks = 3;
+        config.narrow_ns    = 1e3;
+        return config;
+    }
+
     bool wake(size_t size_bytes = 1)
     {
         return comes_true([&] {
@@ -345,10 +354,7 @@ TEST_F(ring_engine_test, closing_does_not_wait_for_the_idle_time_of_a_kernel_tha
 
 TEST_F(ring_engine_test, a_large_kernel_narrows_and_the_next_stream_gets_another)
 {
-    ring_config config  = patient();
-    config.large_blocks = 3;
-    config.narrow_ns    = 1e3;
-    open(config);
+    open(narrowing());
     ASSERT_TRUE(wake(60000));
     ASSERT_TRUE(comes_true([&] { return gpu_.narrowed() == 1; }));
 
@@ -371,10 +377,7 @@ TEST_F(ring_engine_test, a_large_kernel_narrows_and_the_next_stream_gets_another
 // Its workers copy: that is not to be without work.
 TEST_F(ring_engine_test, a_kernel_whose_workers_copy_does_not_narrow)
 {
-    ring_config config  = patient();
-    config.large_blocks = 3;
-    config.narrow_ns    = 1e3;
-    open(config);
+    open(narrowing());
     gpu_.hold_copies(true);
     ASSERT_TRUE(wake(60000));
     copy_piece what = piece(0, 60000);
