@@ -100,8 +100,9 @@ machine_state load_machine()
 
 machine_state &devices()
 {
-    static machine_state state = load_machine();
-    return state;
+    // Never destroyed: a thread that was left behind in a call may go on while the process ends.
+    static auto *only = new machine_state(load_machine());
+    return *only;
 }
 
 template<class Body> nvml_return enter(const char *name, Body &&body) noexcept

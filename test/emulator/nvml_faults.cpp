@@ -95,6 +95,27 @@ bool applies(const rule &planned, unsigned long count)
            (count - planned.first) % planned.step == 0;
 }
 
+using call_counts = std::map<std::string, unsigned long>;
+
+// The calling thread's own counts: freed when it ends, and begun anew for a call that comes after that, as UCX makes one.
+call_counts &counts_of_thread()
+{
+    static thread_local call_counts *counts = nullptr;
+    static thread_local struct owner {
+        ~owner()
+        {
+            delete counts;
+            counts = nullptr;
+        }
+    } frees_at_end;
+
+    static_cast<void>(frees_at_end);
+    if (counts == nullptr) {
+        counts = new call_counts;
+    }
+    return *counts;
+}
+
 // What the rule does; true: the call fails with *code.
 bool carry_out(const rule &planned, std::unique_lock<std::mutex> &lock, nvl::nvml_return *code)
 {
@@ -117,8 +138,6 @@ bool carry_out(const rule &planned, std::unique_lock<std::mutex> &lock, nvl::nvm
 
 } // namespace
 
-using call_counts = std::map<std::string, unsigned long>;
-
 bool nvml_fault(const char *name, std::unique_lock<std::mutex> &lock, nvl::nvml_return *code)
 {
     // Never destroyed: UCX shuts NVML down from a destructor of its library, after ours have run.
@@ -128,9 +147,8 @@ bool nvml_fault(const char *name, std::unique_lock<std::mutex> &lock, nvl::nvml_
     if (rules.empty()) {
         return false;
     }
-    static thread_local auto &in_thread     = *new call_counts;
-    const unsigned long       process_count = ++in_process[name];
-    const unsigned long       thread_count  = ++in_thread[name];
+    const unsigned long process_count = ++in_process[name];
+    const unsigned long thread_count  = ++counts_of_thread()[name];
     for (const auto &planned : rules) {
         if ((planned.where == name || planned.where == "nvml*") &&
             applies(planned, planned.per_thread ? thread_count : process_count)) {

@@ -119,10 +119,10 @@ public:
         return hellos_.load();
     }
 
-    // What the last launch was told.
-    uint64_t last_narrow_ns() const
+    // What each launch was told, for the thread that launches.
+    const std::vector<uint64_t> &narrow_times_ns() const
     {
-        return last_narrow_ns_.load();
+        return narrow_times_ns_;
     }
 
     // Of the largest launch so far.
@@ -157,7 +157,7 @@ private:
     std::atomic<uint64_t>                     launches_{0};
     std::atomic<uint64_t>                     narrowed_{0};
     std::atomic<uint64_t>                     hellos_{0};
-    std::atomic<uint64_t>                     last_narrow_ns_{0};
+    std::vector<uint64_t>                     narrow_times_ns_;
     std::atomic<unsigned>                     most_blocks_{0};
     std::unique_ptr<std::atomic<uint32_t>[]>  last_served_; // for each slot
 };

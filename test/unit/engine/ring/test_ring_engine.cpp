@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What ring_engine promises, one behaviour a test, on the fake GPU.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sched.h>
@@ -32,6 +33,16 @@ bool comes_true(const std::function<bool()> &what)
     return true;
 }
 
+ring_config patient()
+{
+    ring_config config      = small_ring();
+    config.idle_ns          = 10e9;
+    config.stay_ns          = 20e9;
+    config.hello_timeout_ns = 20e9;
+    config.patience_ns      = 20e9;
+    return config;
+}
+
 class ring_engine_test : public testing::Test {
 protected:
     void open(const ring_config &config)
@@ -60,16 +71,6 @@ protected:
             return ring_->counts().launches == 2;
         }));
         ASSERT_EQ(ring_->submit_marker(end()), UCS_INPROGRESS);
-    }
-
-    static ring_config patient()
-    {
-        ring_config config      = small_ring();
-        config.idle_ns          = 10e9;
-        config.stay_ns          = 20e9;
-        config.hello_timeout_ns = 20e9;
-        config.patience_ns      = 20e9;
-        return config;
     }
 
     // Of three blocks, two of which leave as soon as nothing is to do.
@@ -400,15 +401,16 @@ TEST_F(ring_engine_test, narrows_later_where_streams_follow_each_other)
     config.narrow_most_ns = 8e6;
     open(config);
     ASSERT_TRUE(wake(60000));
-    const uint64_t wanted_ns[] = {2000000, 4000000, 8000000, 8000000};
-    for (unsigned i = 0; i < 4; ++i) {
-        ASSERT_TRUE(comes_true([&] { return gpu_.narrowed() == i + 1; }));
-        ASSERT_TRUE(comes_true([&] {
+    // A kernel is told when it is launched; on a busy machine more may follow than are waited for.
+    ASSERT_TRUE(comes_true([&] {
+        if (gpu_.narrowed() > ring_->counts().widened) {
             ring_->summon(60000);
-            return (ring_->counts().widened == i + 1) && (gpu_.hellos() == i + 2);
-        }));
-        EXPECT_EQ(gpu_.last_narrow_ns(), wanted_ns[i]);
-    }
+        }
+        return gpu_.narrow_times_ns().size() >= 5;
+    }));
+    const std::vector<uint64_t> told_ns = gpu_.narrow_times_ns();
+    EXPECT_THAT(std::vector<uint64_t>(told_ns.begin(), told_ns.begin() + 5),
+                testing::ElementsAre(1000000, 2000000, 4000000, 8000000, 8000000));
 }
 
 TEST_F(ring_engine_test, leaves_when_asked)
@@ -484,23 +486,48 @@ TEST_F(ring_engine_test, a_driver_that_refuses_launches_is_not_asked_for_ever)
     EXPECT_FALSE(ring_->ready());
 }
 
+// A ring whose kernel goes after a moment without work and does not say so: to its host it looks as if it were there.
+struct vanishing_ring {
+    vanishing_ring()
+    {
+        config.idle_ns   = 1e6;
+        config.narrow_ns = 1e9; // or another kernel would follow and do the work
+        lane_config lanes;
+        lanes.completion = lane_completion::by_word;
+        copy_lane        = std::move(lane::create(gpu.cuda(), nullptr, lanes).value());
+        ring = std::move(ring_engine::create(gpu.cuda(), nullptr, 0, *copy_lane, config).value());
+    }
+
+    static fake_gpu::settings silent()
+    {
+        fake_gpu::settings how;
+        how.bug = planted::never_says_left;
+        return how;
+    }
+
+    static void outlast_the_kernel()
+    {
+        uint64_t start = clock_ticks();
+        while (clock_ticks() - start < clock_from_ns(2e6)) {
+            sched_yield();
+        }
+    }
+
+    fake_gpu                     gpu{silent()};
+    ring_config                  config = patient();
+    std::unique_ptr<lane>        copy_lane;
+    std::unique_ptr<ring_engine> ring;
+};
+
 TEST_F(ring_engine_test, a_kernel_that_vanished_is_replaced_by_the_copy_engine)
 {
-    fake_gpu::settings how;
-    how.bug = planted::never_says_left;
-    fake_gpu    gpu(how);
-    ring_config config = patient();
-    config.idle_ns     = 1e6;
-    config.narrow_ns   = 1e9; // or another kernel would follow and do the work
-    lane_config lanes;
-    lanes.completion = lane_completion::by_word;
-    auto copy_lane   = std::move(lane::create(gpu.cuda(), nullptr, lanes).value());
-    auto ring = std::move(ring_engine::create(gpu.cuda(), nullptr, 0, *copy_lane, config).value());
+    vanishing_ring it;
+    ring_engine   *ring      = it.ring.get();
+    lane          *copy_lane = it.copy_lane.get();
     ASSERT_TRUE(comes_true([&] {
         ring->summon(1);
         return ring->ready();
     }));
-    // After a moment nobody is there, but it still looks as if.
     copy_piece what = piece(0, 100);
     for (int count = 1; count < 100; ++count) {
         ASSERT_EQ(ring->submit(&what, 1, end()), UCS_INPROGRESS);
@@ -512,10 +539,7 @@ TEST_F(ring_engine_test, a_kernel_that_vanished_is_replaced_by_the_copy_engine)
         if (ring->counts().taken_back != 0) {
             break;
         }
-        uint64_t start = clock_ticks();
-        while (clock_ticks() - start < clock_from_ns(2e6)) {
-            sched_yield();
-        }
+        vanishing_ring::outlast_the_kernel();
     }
     EXPECT_GT(ring->counts().taken_back, 0u);
     EXPECT_EQ(comp_.status, UCS_OK);
@@ -524,34 +548,25 @@ TEST_F(ring_engine_test, a_kernel_that_vanished_is_replaced_by_the_copy_engine)
 
 TEST_F(ring_engine_test, waits_for_what_it_took_back_when_it_is_closed)
 {
-    fake_gpu::settings how;
-    how.bug = planted::never_says_left;
-    fake_gpu    gpu(how);
-    ring_config config = patient();
-    config.idle_ns     = 1e6;
-    lane_config lanes;
-    lanes.completion = lane_completion::by_word;
-    auto copy_lane   = std::move(lane::create(gpu.cuda(), nullptr, lanes).value());
-    auto ring = std::move(ring_engine::create(gpu.cuda(), nullptr, 0, *copy_lane, config).value());
+    vanishing_ring it;
+    lane          *copy_lane = it.copy_lane.get();
     ASSERT_TRUE(comes_true([&] {
-        ring->summon(1);
-        return ring->ready();
+        it.ring->summon(1);
+        return it.ring->ready();
     }));
     op_use     use([](op_use *) {});
     copy_piece what = piece(0, 100);
     ASSERT_TRUE(comes_true([&] {
-        if (ring->in_flight() == 0) {
-            use.acquire();
-            (void)ring->submit(&what, 1, op_end{nullptr, &use});
-        }
-        uint64_t start = clock_ticks();
-        while (clock_ticks() - start < clock_from_ns(2e6)) {
-            sched_yield();
-        }
-        (void)ring->poll(64);
+        use.acquire();
+        EXPECT_EQ(it.ring->submit(&what, 1, op_end{nullptr, &use}), UCS_INPROGRESS);
+        (void)comes_true([&] {
+            (void)it.ring->poll(64);
+            return (it.ring->in_flight() == 0) || (copy_lane->in_flight() != 0);
+        });
+        vanishing_ring::outlast_the_kernel();
         return copy_lane->in_flight() != 0;
     }));
-    ring.reset();
+    it.ring.reset();
     EXPECT_EQ(copy_lane->in_flight(), 0u);
     EXPECT_EQ(use.count.load(), 1u);
 }
