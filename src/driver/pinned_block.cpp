@@ -8,8 +8,8 @@
 
 namespace nvl {
 
-result<pinned_block> pinned_block::make(const cuda_api &cuda, CUdevice device, size_t size_bytes,
-                                        CUresult *code) noexcept
+result<pinned_block> pinned_block::make(const cuda_api &cuda, const life_ref &life,
+                                        size_t size_bytes, CUresult *code) noexcept
 {
     auto page  = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     size_bytes = (size_bytes + page - 1) / page * page;
@@ -24,25 +24,14 @@ result<pinned_block> pinned_block::make(const cuda_api &cuda, CUdevice device, s
     // keeps the old one.
     (void)madvise(at, size_bytes, MADV_DONTFORK);
 
-    ucs_status_t status = made.lock(device, code);
+    ucs_status_t status = made.lock(life, code);
     return (status == UCS_OK) ? result<pinned_block>(std::move(made))
                               : result<pinned_block>(status);
 }
 
-ucs_status_t pinned_block::lock(CUdevice device, CUresult *code) noexcept
+ucs_status_t pinned_block::lock(const life_ref &life, CUresult *code) noexcept
 {
-    *code                        = CUDA_ERROR_INVALID_CONTEXT; // unless the driver says better
-    result<primary_context> home = primary_context::retain(*cuda_, device);
-    if (!home.ok()) {
-        return home.status();
-    }
-    home_                 = std::move(home.value());
-    result<life_ref> life = context_life::of(*cuda_, home_.get());
-    if (!life.ok()) {
-        return life.status();
-    }
-
-    context_guard   guard(*cuda_, *life.value());
+    context_guard   guard(*cuda_, *life);
     relaxed_capture relaxed(*cuda_);
     *code =
         guard.ok()
@@ -52,14 +41,13 @@ ucs_status_t pinned_block::lock(CUdevice device, CUresult *code) noexcept
     if (*code != CUDA_SUCCESS) {
         return cuda_status(*code);
     }
-    life_ = std::move(life.value());
+    life_ = life;
     *code = cuda_->cuMemHostGetDevicePointer(&on_gpu_, bytes_, 0);
     return (*code == CUDA_SUCCESS) ? UCS_OK : cuda_status(*code);
 }
 
 pinned_block::pinned_block(pinned_block &&other) noexcept
     : cuda_(other.cuda_),
-      home_(std::move(other.home_)),
       life_(std::move(other.life_)),
       bytes_(std::exchange(other.bytes_, nullptr)),
       size_bytes_(other.size_bytes_),
@@ -70,7 +58,6 @@ pinned_block::pinned_block(pinned_block &&other) noexcept
 pinned_block &pinned_block::operator=(pinned_block &&other) noexcept
 {
     std::swap(cuda_, other.cuda_);
-    std::swap(home_, other.home_);
     std::swap(life_, other.life_);
     std::swap(bytes_, other.bytes_);
     std::swap(size_bytes_, other.size_bytes_);

@@ -4,8 +4,9 @@
 // address on the GPU, and whatever becomes of a context, the processor may read
 // and write it as long as this lives. (What the driver allocates itself goes with
 // the context, under the feet of whoever polls a word there.) It is locked in the
-// primary context of a GPU, which it keeps: that is there whatever the application
-// does with a context of its own. Called by engine; calls the driver.
+// context of whoever uses it, a kernel or a stream, so that the GPU has it neither
+// shorter nor longer than they live: the reset of another context of the GPU, the
+// primary one, takes nothing along. Called by engine; calls the driver.
 #ifndef NVLINK_DRIVER_PINNED_BLOCK_H
 #define NVLINK_DRIVER_PINNED_BLOCK_H
 
@@ -19,9 +20,10 @@ class pinned_block {
 public:
     pinned_block() = default;
 
-    // Zeros, page-locked for all contexts of all GPUs, and not inherited by a forked
-    // child. *code: what the driver said, of what failed. Any thread.
-    static result<pinned_block> make(const cuda_api &cuda, CUdevice device, size_t size_bytes,
+    // Zeros, page-locked until the context of `life` ends, for all contexts of all GPUs,
+    // and not inherited by a forked child. *code: what the driver said, of what failed.
+    // Any thread.
+    static result<pinned_block> make(const cuda_api &cuda, const life_ref &life, size_t size_bytes,
                                      CUresult *code) noexcept;
 
     pinned_block(pinned_block &&other) noexcept;
@@ -39,24 +41,16 @@ public:
         return on_gpu_;
     }
 
-    // True once the primary context was reset: the GPUs have it no more. Asks the driver;
-    // not to be called of an empty one.
-    bool is_over() const noexcept
-    {
-        return life_->is_over();
-    }
-
 private:
     pinned_block(const cuda_api &cuda, void *bytes, size_t size_bytes) noexcept
         : cuda_(&cuda), bytes_(bytes), size_bytes_(size_bytes)
     {
     }
 
-    ucs_status_t lock(CUdevice device, CUresult *code) noexcept;
+    ucs_status_t lock(const life_ref &life, CUresult *code) noexcept;
 
     const cuda_api *cuda_ = nullptr;
-    primary_context home_;
-    life_ref        life_; // of home_; null: not locked
+    life_ref        life_; // null: not locked
     void           *bytes_      = nullptr;
     size_t          size_bytes_ = 0;
     CUdeviceptr     on_gpu_     = 0;

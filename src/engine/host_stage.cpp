@@ -17,7 +17,7 @@ host_stage::host_stage(const cuda_api &cuda, lane &push, lane &pull,
 {
 }
 
-result<std::unique_ptr<host_stage>> host_stage::create(const cuda_api &cuda, CUdevice device,
+result<std::unique_ptr<host_stage>> host_stage::create(const cuda_api &cuda, const life_ref &life,
                                                        lane &push, lane &pull,
                                                        const host_stage_config &config) noexcept
 {
@@ -25,14 +25,14 @@ result<std::unique_ptr<host_stage>> host_stage::create(const cuda_api &cuda, CUd
     if (!self) {
         return UCS_ERR_NO_MEMORY;
     }
-    ucs_status_t status = self->open(device);
+    ucs_status_t status = self->open(life);
     if (status != UCS_OK) {
         return status;
     }
     return self;
 }
 
-ucs_status_t host_stage::open(CUdevice device) noexcept
+ucs_status_t host_stage::open(const life_ref &life) noexcept
 {
     size_t count = std::max<size_t>(config_.total_bytes / config_.slot_bytes, 2);
     ops_.reset(new (std::nothrow) op[config_.depth]);
@@ -43,8 +43,7 @@ ucs_status_t host_stage::open(CUdevice device) noexcept
 
     void                *bytes = nullptr;
     CUresult             code  = CUDA_SUCCESS;
-    result<pinned_block> made =
-        pinned_block::make(cuda_, device, count * config_.slot_bytes, &code);
+    result<pinned_block> made  = pinned_block::make(cuda_, life, count * config_.slot_bytes, &code);
     if (made.ok()) {
         pinned_ = std::move(made.value());
         bytes   = pinned_.get();

@@ -31,9 +31,9 @@ struct host_stage_config {
 // time. Operations end in the order in which they were posted.
 class host_stage {
 public:
-    // Allocates the slots, page-locked where the driver lets it. `push` and `pull`
-    // must be gone before the stage is.
-    static result<std::unique_ptr<host_stage>> create(const cuda_api &cuda, CUdevice device,
+    // Allocates the slots, page-locked in the context of `life`, the lanes' one, where
+    // the driver lets it. `push` and `pull` must be gone before the stage is.
+    static result<std::unique_ptr<host_stage>> create(const cuda_api &cuda, const life_ref &life,
                                                       lane &push, lane &pull,
                                                       const host_stage_config &config) noexcept;
 
@@ -94,7 +94,7 @@ private:
 
     host_stage(const cuda_api &cuda, lane &push, lane &pull,
                const host_stage_config &config) noexcept;
-    ucs_status_t open(CUdevice device) noexcept;
+    ucs_status_t open(const life_ref &life) noexcept;
     op          *waiting(bool push) noexcept;
     void         pump(bool push, size_t budget) noexcept;
     bool         start_slot(op *which) noexcept;

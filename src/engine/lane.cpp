@@ -73,13 +73,8 @@ ucs_status_t lane::open() noexcept
 
 ucs_status_t lane::open_word() noexcept
 {
-    CUdevice     device = 0;
-    ucs_status_t status = NVL_CUDA_CALL(cuda_, cuCtxGetDevice, &device);
-    if (status != UCS_OK) {
-        return status;
-    }
     CUresult             code = CUDA_SUCCESS;
-    result<pinned_block> made = pinned_block::make(cuda_, device, 64, &code);
+    result<pinned_block> made = pinned_block::make(cuda_, life_, 64, &code);
     if (!made.ok()) {
         return cuda_failed(cuda_, code, "a page-locked word", 1);
     }

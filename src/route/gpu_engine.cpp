@@ -106,7 +106,7 @@ ucs_status_t gpu_engine::open_stage() noexcept
         return UCS_ERR_IO_ERROR;
     }
     result<std::unique_ptr<host_stage>> opened =
-        host_stage::create(cuda_, device_, *push, *pull, config_.stage);
+        host_stage::create(cuda_, life_, *push, *pull, config_.stage);
     if (!opened.ok()) {
         return opened.status();
     }

@@ -22,7 +22,7 @@ struct kernel_ended {};
 class emulated {
 public:
     emulated(const emu_warp &warp, const nvl::ring_launch &launch) noexcept
-        : warp_(warp), state_(launch.state)
+        : warp_(warp), state_(launch.state), shared_(launch.shared)
     {
     }
 
@@ -51,6 +51,11 @@ public:
         }
         if (++steps_ % 4 == 0) {
             sched_yield();
+        }
+        // What a warp reads and writes all the time was mapped once: it may have been taken away.
+        if (steps_ % 64 == 0) {
+            check(state_);
+            check(shared_);
         }
     }
 
@@ -92,8 +97,16 @@ public:
     }
 
 private:
+    void check(uint64_t address)
+    {
+        if (warp_.map(address, 1) == nullptr) {
+            fault(address);
+        }
+    }
+
     const emu_warp &warp_;
     uint64_t        state_;
+    uint64_t        shared_;
     unsigned        steps_ = 0;
 };
 

@@ -348,17 +348,6 @@ namespace {
 
 class context_that_stays : public ending_context {
 protected:
-    // Without the copy kernel: while one is there, the reset takes the memory that it polls along,
-    // and the driver ends its context for it.
-    void SetUp() override
-    {
-        ending_context::SetUp();
-        if (!IsSkipped()) {
-            close();
-            open({{"KERNEL", "n"}});
-        }
-    }
-
     void TearDown() override
     {
         others_.clear();
@@ -439,7 +428,15 @@ TEST_P(context_that_stays, opens_anew_what_a_buffer_without_a_registration_needs
 TEST_P(context_that_stays, opens_anew_with_words_too)
 {
     close();
-    open({{"COMPLETION", "word"}, {"KERNEL", "n"}});
+    open({{"COMPLETION", "word"}});
+    expect_opened_anew();
+}
+
+// What it polls is locked in its own context: in the primary one the reset would take it along.
+TEST_P(context_that_stays, keeps_a_copy_kernel_that_lingers)
+{
+    close();
+    open({{"IDLE", "5s"}, {"STAY", "20s"}});
     expect_opened_anew();
 }
 

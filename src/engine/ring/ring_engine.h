@@ -246,8 +246,8 @@ private:
     ucs_status_t open(CUdevice device) noexcept;
     ucs_status_t load_kernels() noexcept;
     ucs_status_t load_kernel(const char *name, CUfunction *kernel) noexcept;
-    ucs_status_t allocate(CUdevice device) noexcept;
-    ucs_status_t allocate_shared(CUdevice device) noexcept;
+    ucs_status_t allocate() noexcept;
+    ucs_status_t allocate_shared() noexcept;
     void         clear_ring() noexcept;
 
     // acquire: what the kernel wrote before it left is there.
@@ -322,7 +322,6 @@ private:
     void        take_back() noexcept;
     void        take_back_next() noexcept;
     void        end_batch(bool may_wait) noexcept;
-    bool        is_cut_off() const noexcept;
     void        mark_done(uint32_t first, uint32_t last) noexcept;
     uint32_t    gather(copy_piece *pieces, unsigned max, unsigned *count_p) noexcept;
     static void taken_back(uct_completion_t *comp) noexcept;

@@ -125,7 +125,7 @@ ucs_status_t ring_engine::open(CUdevice device) noexcept
         NVL_DEBUG("no copy kernel on device %d: it cannot be loaded", device);
         return status;
     }
-    return allocate(device);
+    return allocate();
 }
 
 ucs_status_t ring_engine::load_kernels() noexcept
@@ -161,7 +161,7 @@ ucs_status_t ring_engine::load_kernel(const char *name, CUfunction *kernel) noex
     return UCS_OK;
 }
 
-ucs_status_t ring_engine::allocate(CUdevice device) noexcept
+ucs_status_t ring_engine::allocate() noexcept
 {
     ends_.reset(new (std::nothrow) op_end[ring_slots]);
     batch_.reset(new (std::nothrow) batch);
@@ -185,7 +185,7 @@ ucs_status_t ring_engine::allocate(CUdevice device) noexcept
     }
     stream_ = stream(cuda_, life_, raw);
 
-    status = allocate_shared(device);
+    status = allocate_shared();
     if (status != UCS_OK) {
         return status;
     }
@@ -202,10 +202,10 @@ ucs_status_t ring_engine::allocate(CUdevice device) noexcept
     return (status == UCS_OK) ? NVL_CUDA_CALL(cuda_, cuStreamSynchronize, stream_.get()) : status;
 }
 
-ucs_status_t ring_engine::allocate_shared(CUdevice device) noexcept
+ucs_status_t ring_engine::allocate_shared() noexcept
 {
     CUresult             code = CUDA_SUCCESS;
-    result<pinned_block> made = pinned_block::make(cuda_, device, sizeof(ring_shared), &code);
+    result<pinned_block> made = pinned_block::make(cuda_, life_, sizeof(ring_shared), &code);
     if (!made.ok()) {
         return cuda_failed(cuda_, code, "page-locked memory of the copy kernel", 1);
     }
@@ -226,13 +226,6 @@ void ring_engine::clear_ring() noexcept
         shared_->done[past % ring_slots]    = past;
     }
     shared_->orders.tail = posted_;
-}
-
-// The application has destroyed or reset a context: the kernel is gone, or what it
-// would write to.
-bool ring_engine::is_cut_off() const noexcept
-{
-    return life_->is_over() || shared_block_.is_over();
 }
 
 // What it took back is in the lane: waits for that, or leaves it to the lane.
@@ -302,7 +295,7 @@ bool ring_engine::launch(bool large, bool follow) noexcept
     argument.narrow_warps = large ? narrow_warps() : 0;
     void *arguments[]     = {&argument};
 
-    if (is_cut_off()) {
+    if (life_->is_over()) {
         refused_ = refused_max;
         broken_  = cuda_failed(cuda_, CUDA_ERROR_CONTEXT_IS_DESTROYED, "copy kernel", 1);
         return false;
