@@ -15,7 +15,7 @@ SANITIZER_FLAGS=
 SANITIZERS=
 AS_IF([test "x$enable_asan" != xno], [NVL_SANITIZER([address], [-fsanitize=address])])
 AS_IF([test "x$enable_ubsan" != xno],
-    [NVL_SANITIZER([undefined], [-fsanitize=undefined -fno-sanitize-recover=undefined])])
+    [NVL_SANITIZER([undefined], [-fsanitize=undefined,float-cast-overflow -fno-sanitize-recover=undefined,float-cast-overflow])])
 AS_IF([test "x$enable_tsan" != xno], [NVL_SANITIZER([thread], [-fsanitize=thread])])
 AS_IF([test -n "$SANITIZER_FLAGS"], [
     SANITIZER_FLAGS="$SANITIZER_FLAGS -fno-omit-frame-pointer -g"

@@ -494,6 +494,14 @@ uint32_t clamp(size_t value, size_t least, size_t most) noexcept
     return static_cast<uint32_t>(std::min(std::max(value, least), most));
 }
 
+// At most 5 s, of "inf" as well: what waits for all work of the GPU, cudaFree for one, waits for a kernel that lingers, too.
+double nanoseconds(double seconds, double least_s) noexcept
+{
+    constexpr double most_s = 5;
+    return ((seconds < most_s) ? std::max(seconds, least_s) : most_s) *
+           1e9; // also what is no number
+}
+
 // What the kernel could not run with is brought into its bounds.
 void take_ring_config(gpu_engine_config *to, const iface_config &from) noexcept
 {
@@ -502,13 +510,13 @@ void take_ring_config(gpu_engine_config *to, const iface_config &from) noexcept
     route_limits    &limits = to->limits;
 
     to->use_ring            = from.kernel != UCS_NO;
-    ring.idle_ns            = std::max(from.idle, 0.0) * 1e9;
-    ring.narrow_ns          = std::max(from.narrow, 0.0) * 1e9;
+    ring.idle_ns            = nanoseconds(from.idle, 0);
+    ring.narrow_ns          = nanoseconds(from.narrow, 0);
     ring.narrow_most_ns     = ring.idle_ns;
-    ring.stay_ns            = std::max(from.stay, 1e-5) * 1e9;
-    ring.hello_timeout_ns   = std::max(from.hello, 1e-6) * 1e9;
+    ring.stay_ns            = nanoseconds(from.stay, 1e-5);
+    ring.hello_timeout_ns   = nanoseconds(from.hello, 1e-6);
     ring.patience_ns        = std::max(ring.patience_ns, ring.hello_timeout_ns);
-    ring.burst_gap_ns       = std::max(from.gap, 0.0) * 1e9;
+    ring.burst_gap_ns       = nanoseconds(from.gap, 0);
     ring.large_blocks       = clamp(from.blocks, 1, 128);
     ring.large_warps        = clamp(from.warps, 2, 16);
     ring.alone_bytes        = clamp(from.alone, 1, 1u << 16);

@@ -436,7 +436,7 @@ TEST_P(context_that_stays, opens_anew_with_words_too)
 TEST_P(context_that_stays, keeps_a_copy_kernel_that_lingers)
 {
     close();
-    open({{"IDLE", "5s"}, {"STAY", "20s"}});
+    open({{"IDLE", "5s"}, {"STAY", "5s"}});
     expect_opened_anew();
 }
 

@@ -137,6 +137,25 @@ TEST(settings, reach_the_interface)
     EXPECT_NEAR(slow.attributes().overhead, 7e-6, 1e-9);
 }
 
+TEST(settings, take_a_time_without_end)
+{
+    settings ever;
+    for (const char *name : {"IDLE", "NARROW", "STAY", "HELLO", "GAP"}) {
+        ever.emplace_back(name, "inf");
+    }
+    connection  c(far_kind::other_worker, 0, 0, size, ever);
+    const bytes sent = random_bytes(size, 3);
+    c.local.write(0, sent);
+    for (int i = 0; i < 3; ++i) {
+        c.far->write(c.remote, 0, bytes(size));
+        completion   done;
+        ucs_status_t status = c.put(0, 0, size, &done);
+        EXPECT_EQ(status, UCS_INPROGRESS);
+        EXPECT_TRUE(c.wait(done));
+        EXPECT_EQ(difference(sent, c.far->read(c.remote, 0, size)), "");
+    }
+}
+
 TEST(memory_domain, says_what_it_registers)
 {
     entity           here;
