@@ -141,6 +141,18 @@ void must(CUresult code, const char *call)
     }
 }
 
+bool is_one_gpu()
+{
+    return (cu().cuDeviceGet != nullptr) && (real_device_get != nullptr);
+}
+
+CUdevice device_of(int gpu)
+{
+    CUdevice device = 0;
+    NVL_MUST(cuDeviceGet, (&device, gpu));
+    return device;
+}
+
 CUcontext primary_context(int gpu)
 {
     static std::mutex               mutex;
@@ -148,9 +160,7 @@ CUcontext primary_context(int gpu)
     std::lock_guard<std::mutex>     guard(mutex);
     CUcontext                      &context = known[gpu];
     if (context == nullptr) {
-        CUdevice device = 0;
-        NVL_MUST(cuDeviceGet, (&device, gpu));
-        NVL_MUST(cuDevicePrimaryCtxRetain, (&context, device));
+        NVL_MUST(cuDevicePrimaryCtxRetain, (&context, device_of(gpu)));
     }
     return context;
 }

@@ -27,6 +27,12 @@ const driver_functions &cu();
 int         gpu_count();
 std::string gpus_missing();
 
+// True where the machine's first GPU stands for two (NVL_ONE_GPU).
+bool is_one_gpu();
+
+// What the driver calls a GPU of the tests.
+CUdevice device_of(int gpu);
+
 // The primary context of a GPU, which stays retained.
 CUcontext primary_context(int gpu);
 
@@ -72,6 +78,13 @@ std::vector<std::pair<std::string, long>> calls_made();
         if (::nvl::test::emulator() == nullptr) {                                           \
             GTEST_SKIP() << "this driver is a real one, which takes no orders from a test"; \
         }                                                                                   \
+    } while (0)
+
+#define NVL_NEEDS_TWO_GPUS()                                        \
+    do {                                                            \
+        if (::nvl::test::is_one_gpu()) {                            \
+            GTEST_SKIP() << "one GPU stands for two (NVL_ONE_GPU)"; \
+        }                                                           \
     } while (0)
 
 // A call of the driver that a test relies on: NVL_MUST(cuMemFree_v2, (address)).

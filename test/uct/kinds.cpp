@@ -35,7 +35,7 @@ CUmemAllocationProp prop_of(int gpu, unsigned types)
     CUmemAllocationProp prop{};
     prop.type                 = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.location.type        = CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id          = gpu;
+    prop.location.id          = device_of(gpu);
     prop.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
     return prop;
 }
@@ -149,7 +149,7 @@ void any_memory::make_in_pool(unsigned handle_types)
     props.allocType     = CU_MEM_ALLOCATION_TYPE_PINNED;
     props.handleTypes   = static_cast<CUmemAllocationHandleType>(handle_types);
     props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    props.location.id   = gpu_;
+    props.location.id   = device_of(gpu_);
     NVL_MUST(cuMemPoolCreate, (&pool_, &props));
     NVL_MUST(cuMemAllocFromPoolAsync, (&address_, size_, pool_, nullptr));
     NVL_MUST(cuStreamSynchronize, (nullptr));

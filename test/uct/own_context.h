@@ -12,10 +12,8 @@ class own_context {
 public:
     explicit own_context(int gpu)
     {
-        CUdevice  device = 0;
         CUcontext popped = nullptr;
-        NVL_MUST(cuDeviceGet, (&device, gpu));
-        NVL_MUST(cuCtxCreate_v2, (&context_, 0, device));
+        NVL_MUST(cuCtxCreate_v2, (&context_, 0, device_of(gpu)));
         NVL_MUST(cuCtxPopCurrent_v2, (&popped));
     }
 

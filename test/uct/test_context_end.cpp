@@ -78,9 +78,7 @@ protected:
 
     static void reset_primary()
     {
-        CUdevice device = 0;
-        NVL_MUST(cuDeviceGet, (&device, 0));
-        NVL_MUST(cuDevicePrimaryCtxReset_v2, (device));
+        NVL_MUST(cuDevicePrimaryCtxReset_v2, (device_of(0)));
     }
 
     void revive()
@@ -92,10 +90,8 @@ protected:
 
     static void retain_primary()
     {
-        CUcontext same   = nullptr;
-        CUdevice  device = 0;
-        NVL_MUST(cuDeviceGet, (&device, 0));
-        NVL_MUST(cuDevicePrimaryCtxRetain, (&same, device));
+        CUcontext same = nullptr;
+        NVL_MUST(cuDevicePrimaryCtxRetain, (&same, device_of(0)));
     }
 
     // By another one at the same address, with a buffer in it.

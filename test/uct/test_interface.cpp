@@ -201,6 +201,7 @@ TEST(memory_domain, recognises_gpu_memory)
 
 TEST(memory_domain, tells_one_gpu_from_another)
 {
+    NVL_NEEDS_TWO_GPUS();
     entity           here;
     ucs_sys_device_t found[2];
     for (int gpu = 0; gpu < 2; ++gpu) {
@@ -332,6 +333,7 @@ double estimated(const entity &here, uct_ep_operation_t operation, ucs_sys_devic
 
 TEST(estimate, is_true_for_a_pair_that_is_named_and_a_bid_for_others)
 {
+    NVL_NEEDS_TWO_GPUS();
     entity           here;
     ucs_sys_device_t from = system_device(here, 0), to = system_device(here, 1);
     constexpr auto   unknown = UCS_SYS_DEVICE_ID_UNKNOWN;

@@ -146,9 +146,8 @@ TEST_F(pair_check, leaves_alone_what_an_unfinished_copy_may_write_to)
 // The owner's memory for checks went with its context: peers are given another one.
 TEST_F(pair_check, is_made_with_new_memory_after_its_owner_has_reset_the_gpu)
 {
-    entity   here;
-    CUdevice device = 0;
-    NVL_MUST(cuDeviceGet, (&device, 2));
+    entity         here;
+    const CUdevice device = device_of(2);
     {
         gpu_memory before(2, size);
         registered registration(here, before.address(), size);
