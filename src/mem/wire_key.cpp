@@ -11,7 +11,7 @@ namespace nvl {
 
 namespace {
 
-// Offsets on the wire, version 4. What tells known keys apart comes first: a key that has just
+// Offsets on the wire, version 5. What tells known keys apart comes first: a key that has just
 // come from a peer costs a miss of the cache for each line that is read (0.1 us on two H200).
 enum wire_at : size_t {
     at_version   = 0,
@@ -28,7 +28,8 @@ enum wire_at : size_t {
     at_size      = 64,
     at_buffer_id = 72,
     at_handle    = 80,
-    at_end       = at_handle + CU_IPC_HANDLE_SIZE,
+    at_rest_sum  = at_handle + CU_IPC_HANDLE_SIZE, // four bytes, and four that are zero
+    at_end       = at_rest_sum + 8,
     // The fabric part.
     at_cluster    = at_end,
     at_clique     = at_cluster + 16, // four bytes, and four that are zero
@@ -55,16 +56,27 @@ template<typename T> T take(const uint8_t *wire, size_t at) noexcept
     return value;
 }
 
-// Over everything but the checksum itself: catches damage and foreign bytes, not
-// malice; ranges are checked at every operation anyway.
-uint32_t checksum(const uint8_t *wire, size_t size) noexcept
+uint32_t sum_of(const uint8_t *wire, size_t from, size_t end, uint64_t hash) noexcept
 {
-    uint64_t hash = take<uint64_t>(wire, 0) ^ take<uint32_t>(wire, at_pid_ns);
-    for (size_t at = at_host_id; at < size; at += sizeof(uint64_t)) {
+    for (size_t at = from; at < end; at += sizeof(uint64_t)) {
         hash = (hash ^ take<uint64_t>(wire, at)) * 0x9e3779b97f4a7c15ull;
         hash ^= hash >> 29;
     }
     return static_cast<uint32_t>(hash ^ (hash >> 32));
+}
+
+// Over everything but the checksum itself, the fabric part by its own sum: catches damage and
+// foreign bytes, not malice; ranges are checked at every operation anyway. Nothing behind what
+// every key has is read before this is right, or a wrong bit could lead beyond its end.
+uint32_t checksum(const uint8_t *wire) noexcept
+{
+    return sum_of(wire, at_host_id, at_end,
+                  take<uint64_t>(wire, 0) ^ take<uint32_t>(wire, at_pid_ns));
+}
+
+uint32_t fabric_sum(const uint8_t *wire) noexcept
+{
+    return sum_of(wire, at_cluster, at_fabric_end, 0);
 }
 
 } // namespace
@@ -92,8 +104,9 @@ void key_pack(const key_fields &fields, uint8_t *wire) noexcept
         put(wire, at_clique, fields.fabric.clique);
         put(wire, at_pool, fields.fabric.pool);
         std::memcpy(wire + at_pointer, fields.fabric.pointer, sizeof(fields.fabric.pointer));
+        put(wire, at_rest_sum, fabric_sum(wire));
     }
-    put(wire, at_checksum, checksum(wire, size));
+    put(wire, at_checksum, checksum(wire));
 }
 
 void key_pack_nothing(uint8_t *wire, bool fabric) noexcept
@@ -142,7 +155,8 @@ ucs_status_t key_parse(const uint8_t *wire, key_fields *fields) noexcept
     uint8_t kinds  = wire[at_kinds] & handle_all;
     uint8_t inside = (wire[at_kinds] & ~fabric_bit) >> 4;
     bool    fabric = (wire[at_kinds] & fabric_bit) != 0;
-    if ((take<uint32_t>(wire, at_checksum) != checksum(wire, key_size_of(wire))) ||
+    if ((take<uint32_t>(wire, at_checksum) != checksum(wire)) ||
+        (fabric && (take<uint32_t>(wire, at_rest_sum) != fabric_sum(wire))) ||
         ((inside != handle_none) && (inside != handle_legacy) && (inside != handle_fabric)) ||
         ((inside & ~kinds) != 0) ||
         ((inside == handle_fabric) && (kinds & handle_pool) && !fabric)) {

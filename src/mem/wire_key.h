@@ -49,9 +49,9 @@ inline gpu_identity gpu_of(const gpu_uuid &uuid, const fabric_part &fabric) noex
 
 // The wire form. Little-endian, packed by hand in wire_key.cpp; `version`
 // comes first and decides the rest. Later versions append.
-constexpr uint8_t  key_version          = 4;
-constexpr size_t   key_packed_size      = 144; // bytes; UCP packs a key's size into one byte
-constexpr size_t   key_packed_size_most = 240; // with a fabric part
+constexpr uint8_t  key_version          = 5;
+constexpr size_t   key_packed_size      = 152; // bytes; UCP packs a key's size into one byte
+constexpr size_t   key_packed_size_most = 248; // with a fabric part
 constexpr uint16_t no_page_fd           = 0xffff;
 
 struct key_fields {
@@ -106,7 +106,7 @@ bool key_name_of(const uint8_t *wire, key_name *name) noexcept;
 // that was checked, which leads to memory that its owner did share.
 bool key_equal(const uint8_t *wire, const uint8_t *other) noexcept;
 
-// How long a key of this version says that it is.
+// How long a key is that key_parse() has taken.
 size_t key_size_of(const uint8_t *wire) noexcept;
 
 // UCS_ERR_INVALID_PARAM for bytes that no version of this plugin writes;

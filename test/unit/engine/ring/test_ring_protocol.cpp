@@ -333,6 +333,9 @@ static void exit_if_lost(planted bug)
 
 [[noreturn]] static void exit_after(planted bug)
 {
+    if (bug != planted::nothing) {
+        tell_standard_error();
+    }
     exit_if_lost(bug); // and joins all threads
     _exit(0);
 }
