@@ -75,6 +75,7 @@ void wait_for_context(context &ctx)
             streams.push_back(entry.second);
         for (auto &entry : ctx.streams)
             streams.push_back(entry.second);
+        streams.insert(streams.end(), ctx.leaving.begin(), ctx.leaving.end());
     }
     for (auto &s : streams)
         s->last().wait();

@@ -52,10 +52,14 @@ bool may_touch_from_here(const std::vector<piece> &pieces, bool write)
     return true;
 }
 
-// The addresses that a shape spans, first to last byte.
-size_t span(size_t row, size_t rows, size_t pitch, size_t planes, size_t plane)
+// The addresses that a shape spans, first to last byte; false if that is more than there are.
+bool span(size_t row, size_t rows, size_t pitch, size_t planes, size_t plane, size_t *size)
 {
-    return (planes - 1) * plane + (rows - 1) * pitch + row;
+    size_t to_plane = 0, to_row = 0;
+    return !__builtin_mul_overflow(planes - 1, plane, &to_plane) &&
+           !__builtin_mul_overflow(rows - 1, pitch, &to_row) &&
+           !__builtin_add_overflow(to_plane, to_row, size) &&
+           !__builtin_add_overflow(*size, row, size);
 }
 
 CUresult check_side(const context &ctx, uint64_t address, size_t size, side what, bool write,
@@ -210,13 +214,14 @@ CUresult submit_copy(CUstream handle, const copy_shape &shape, when until)
         EMU_TRY(refuse_while_capturing());
     if (shape.row == 0 || shape.rows == 0 || shape.planes == 0)
         return CUDA_SUCCESS;
+    size_t dst_size = 0, src_size = 0;
+    EMU_REQUIRE(
+        span(shape.row, shape.rows, shape.dst_pitch, shape.planes, shape.dst_plane, &dst_size) &&
+            span(shape.row, shape.rows, shape.src_pitch, shape.planes, shape.src_plane, &src_size),
+        CUDA_ERROR_INVALID_VALUE);
     std::vector<piece> to, from;
-    EMU_TRY(check_side(*ctx, shape.dst,
-                       span(shape.row, shape.rows, shape.dst_pitch, shape.planes, shape.dst_plane),
-                       shape.dst_side, true, &to));
-    EMU_TRY(check_side(*ctx, shape.src,
-                       span(shape.row, shape.rows, shape.src_pitch, shape.planes, shape.src_plane),
-                       shape.src_side, false, &from));
+    EMU_TRY(check_side(*ctx, shape.dst, dst_size, shape.dst_side, true, &to));
+    EMU_TRY(check_side(*ctx, shape.src, src_size, shape.src_side, false, &from));
     int dst_device = device_of(to), src_device = device_of(from);
     // Device to device calls return early even without a stream, unless the memory asks otherwise.
     bool both_gpu = is_gpu(to) && is_gpu(from);
@@ -271,10 +276,13 @@ CUresult submit_fill(CUstream handle, const fill_shape &shape)
     EMU_REQUIRE(shape.dst % shape.value_size == 0, CUDA_ERROR_INVALID_VALUE);
     if (shape.count == 0 || shape.rows == 0)
         return CUDA_SUCCESS;
+    size_t row = 0, size = 0;
+    EMU_REQUIRE(!__builtin_mul_overflow(shape.count, shape.value_size, &row) &&
+                    span(row, shape.rows, shape.pitch, 1, 0, &size) &&
+                    (shape.rows == 1 || shape.pitch >= row),
+                CUDA_ERROR_INVALID_VALUE);
     std::vector<piece> to;
-    EMU_TRY(check_side(*ctx, shape.dst,
-                       span(shape.count * shape.value_size, shape.rows, shape.pitch, 1, 0),
-                       side::gpu, true, &to));
+    EMU_TRY(check_side(*ctx, shape.dst, size, side::gpu, true, &to));
     std::weak_ptr<context> owner = ctx;
     submit_ordered(*ctx, *s, [owner, shape] {
         auto alive = owner.lock();
@@ -427,7 +435,6 @@ static CUresult fill_2d(CUstream stream, CUdeviceptr dst, size_t pitch, uint32_t
     fill_shape shape = fill(dst, value, value_size, width);
     shape.rows       = height;
     shape.pitch      = pitch;
-    EMU_REQUIRE(height <= 1 || pitch >= width * value_size, CUDA_ERROR_INVALID_VALUE);
     return submit_fill(stream, shape);
 }
 

@@ -33,9 +33,15 @@ CUresult address_of(const box_end &end, size_t row, uint64_t *address, side *wha
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }
-    EMU_REQUIRE(end.pitch == 0 || end.pitch >= row + end.x, CUDA_ERROR_INVALID_VALUE);
-    size_t pitch = end.pitch == 0 ? row + end.x : end.pitch;
-    *address += end.x + (end.y + end.z * end.height) * pitch;
+    size_t least = 0, rows = 0, bytes = 0;
+    EMU_REQUIRE(!__builtin_add_overflow(row, end.x, &least) &&
+                    (end.pitch == 0 || end.pitch >= least) &&
+                    !__builtin_mul_overflow(end.z, end.height, &rows) &&
+                    !__builtin_add_overflow(rows, end.y, &rows) &&
+                    !__builtin_mul_overflow(rows, end.pitch == 0 ? least : end.pitch, &bytes) &&
+                    !__builtin_add_overflow(bytes, end.x, &bytes) &&
+                    !__builtin_add_overflow(*address, bytes, address),
+                CUDA_ERROR_INVALID_VALUE);
     return CUDA_SUCCESS;
 }
 
@@ -50,8 +56,11 @@ CUresult copy_box(CUstream stream, const box_end &to, const box_end &from, size_
     EMU_TRY(address_of(from, width, &shape.src, &shape.src_side));
     shape.dst_pitch = to.pitch == 0 ? width + to.x : to.pitch;
     shape.src_pitch = from.pitch == 0 ? width + from.x : from.pitch;
-    shape.dst_plane = shape.dst_pitch * std::max(to.height, height);
-    shape.src_plane = shape.src_pitch * std::max(from.height, height);
+    EMU_REQUIRE(
+        !__builtin_mul_overflow(shape.dst_pitch, std::max(to.height, height), &shape.dst_plane) &&
+            !__builtin_mul_overflow(shape.src_pitch, std::max(from.height, height),
+                                    &shape.src_plane),
+        CUDA_ERROR_INVALID_VALUE);
     return submit_copy(stream, shape, until);
 }
 

@@ -49,6 +49,7 @@ struct context {
     std::shared_ptr<stream>                            legacy;
     std::map<std::thread::id, std::shared_ptr<stream>> per_thread;
     std::map<CUstream, std::shared_ptr<stream>>        streams;
+    std::vector<std::shared_ptr<stream>>               leaving; // destroyed, maybe with work left
     std::mutex                                         peers_mutex;
     std::set<int>                                      peers; // devices with access enabled
     std::set<int>         ipc_peers;                          // enabled by opening a handle lazily

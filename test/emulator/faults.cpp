@@ -3,30 +3,16 @@
 // See faults.h.
 #include "faults.h"
 #include "driver.h"
-#include "report.h"
+#include "fault_rule.h"
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <unistd.h>
 
 namespace emu {
 namespace {
-
-enum class action { code, sleep, hang, kill, skip, lost, astray, garble, drop, nothing, late };
-
-// "cuMemcpyAsync:3=719", "copy:every 7=drop"
-struct rule {
-    std::string   text;
-    std::string   where; // an exported name, "*" for any function, "copy", "peer", "kernel"
-    unsigned long first = 1, last = ~0ul, step = 1;
-    bool          per_thread = false;
-    action        what       = action::code;
-    unsigned long value      = 0; // the code, or microseconds
-};
 
 struct plan {
     std::mutex                 mutex;
@@ -43,79 +29,9 @@ plan &the_plan()
     return *only;
 }
 
-bool matches(const rule &r, unsigned long count)
-{
-    return count >= r.first && count <= r.last && (count - r.first) % r.step == 0;
-}
-
-bool parse_number(const std::string &text, unsigned long *value)
-{
-    if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos)
-        return false;
-    *value = std::stoul(text);
-    return true;
-}
-
-// "3" the third, "3+" from the third on, "3-5" the third to the fifth, "/3" every third,
-// "" every one; a "t" in front counts in each thread by itself.
-bool parse_when(std::string text, rule *r)
-{
-    if (!text.empty() && text[0] == 't') {
-        r->per_thread = true;
-        text          = text.substr(1);
-    }
-    if (text.empty() || text == "*")
-        return true;
-    if (text[0] == '/') {
-        bool good = parse_number(text.substr(1), &r->step) && r->step > 0;
-        r->first  = r->step;
-        return good;
-    }
-    if (text.back() == '+')
-        return parse_number(text.substr(0, text.size() - 1), &r->first);
-    size_t dash = text.find('-');
-    if (dash != std::string::npos)
-        return parse_number(text.substr(0, dash), &r->first) &&
-               parse_number(text.substr(dash + 1), &r->last);
-    bool good = parse_number(text, &r->first);
-    r->last   = r->first;
-    return good;
-}
-
-// "sleep100": a word and microseconds.
-bool parse_timed(const std::string &text, const char *word, action what, rule *r)
-{
-    size_t length = strlen(word);
-    if (text.compare(0, length, word) != 0)
-        return false;
-    r->what = what;
-    return parse_number(text.substr(length), &r->value);
-}
-
-bool parse_what(const std::string &text, rule *r)
-{
-    if (parse_number(text, &r->value))
-        return true;
-    if (parse_timed(text, "sleep", action::sleep, r) || parse_timed(text, "late", action::late, r))
-        return true;
-    const std::pair<const char *, action> words[] = {
-        {"hang", action::hang}, {"kill", action::kill},      {"skip", action::skip},
-        {"lost", action::lost}, {"astray", action::astray},  {"garble", action::garble},
-        {"drop", action::drop}, {"nothing", action::nothing}};
-    for (auto &[word, what] : words) {
-        if (text == word) {
-            r->what = what;
-            return true;
-        }
-    }
-    return false;
-}
-
 bool is_known(const std::string &where)
 {
-    // Those of NVML are for libnvidia-ml, which reads the same variable.
-    if (where == "*" || where == "copy" || where == "peer" || where == "kernel" ||
-        where.compare(0, 4, "nvml") == 0)
+    if (where == "*" || where == "copy" || where == "peer" || where == "kernel")
         return true;
     for (unsigned i = 0; i < fn_count; i++) {
         if (where == name_of(static_cast<fn>(i)))
@@ -148,54 +64,27 @@ bool suits(action what, const std::string &where)
     }
 }
 
-bool parse_rule(const std::string &text, rule *r)
+bool is_good(const rule &r)
 {
-    size_t equals = text.find('=');
-    if (equals == std::string::npos)
-        return false;
-    std::string head  = text.substr(0, equals);
-    size_t      colon = head.find(':');
-    r->text           = text;
-    r->where          = head.substr(0, colon);
-    if (colon != std::string::npos && !parse_when(head.substr(colon + 1), r))
-        return false;
-    return parse_what(text.substr(equals + 1), r) && is_known(r->where) && suits(r->what, r->where);
-}
-
-// One line in NVL_EMU_FAULTS_LOG for each time that a rule has its way.
-void note(const rule &r, unsigned long count)
-{
-    static std::mutex *only = new std::mutex;
-    std::lock_guard    lock(*only);
-    if (FILE *file = open_report("NVL_EMU_FAULTS_LOG")) {
-        fprintf(file, "emulated driver: process %d: planned fault %s at number %lu\n", getpid(),
-                r.text.c_str(), count);
-        close_report(file);
-    }
+    if (r.where.compare(0, 4, "nvml") == 0)
+        return true; // for libnvidia-ml, which has a look at it
+    return is_known(r.where) && suits(r.what, r.where);
 }
 
 void load_environment()
 {
-    std::string rules;
-    if (const char *text = getenv("NVL_EMU_FAULTS"))
-        rules = text;
-    if (const char *path = getenv("NVL_EMU_FAULTS_FILE")) {
-        std::ifstream     file(path);
-        std::stringstream all;
-        all << file.rdbuf();
-        rules += "\n" + all.str();
-    }
+    plan                   &p     = the_plan();
+    const std::vector<rule> rules = rules_of_environment(is_good);
+    std::lock_guard         lock(p.mutex);
+    p.rules.insert(p.rules.end(), rules.begin(), rules.end());
     if (const char *delay = getenv("NVL_EMU_COPY_DELAY_US")) {
         rule r; // without text: nothing that went wrong
         r.where = "copy";
         r.what  = action::sleep;
         r.value = strtoul(delay, nullptr, 10);
-        the_plan().rules.push_back(r);
+        p.rules.push_back(r);
     }
-    if (!add_faults(rules.c_str())) {
-        fprintf(stderr, "emulated driver: NVL_EMU_FAULTS is not understood: %s\n", rules.c_str());
-        _exit(99);
-    }
+    p.any = !p.rules.empty();
 }
 
 void ensure_loaded()
@@ -215,16 +104,9 @@ void ensure_loaded()
 bool add_faults(const char *rules) noexcept
 {
     std::vector<rule> parsed;
-    std::string       text = rules, word;
-    for (char &c : text)
-        c = c == ';' || c == ',' || c == '\n' ? ' ' : c;
-    std::istringstream words(text);
-    while (words >> word) {
-        rule r;
-        if (!parse_rule(word, &r))
-            return false;
-        parsed.push_back(r);
-    }
+    std::string       bad;
+    if (!parse_rules(rules, is_good, &parsed, &bad))
+        return false;
     plan           &p = the_plan();
     std::lock_guard lock(p.mutex);
     p.rules.insert(p.rules.end(), parsed.begin(), parsed.end());

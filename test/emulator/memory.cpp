@@ -6,8 +6,10 @@
 #include "pool.h"
 #include "report.h"
 
+#include <algorithm>
 #include <cstring>
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace emu {
 
@@ -192,6 +194,8 @@ EMU_API(cuMemAllocPitch_v2,
     EMU_REQUIRE(pointer != nullptr && pitch != nullptr && width > 0 && height > 0,
                 CUDA_ERROR_INVALID_VALUE);
     EMU_REQUIRE(element == 4 || element == 8 || element == 16, CUDA_ERROR_INVALID_VALUE);
+    const size_t most = ctx->dev->facts->memory_bytes;
+    EMU_REQUIRE(width <= most && height <= most / round_up(width, 512), CUDA_ERROR_OUT_OF_MEMORY);
     size_t                 row = round_up(width, 512);
     std::shared_ptr<range> made;
     EMU_TRY(allocate_device_memory(*ctx->dev, ctx.get(), row * height, range_kind::alloc, &made));
@@ -278,6 +282,23 @@ EMU_API(cuMemFreeHost, (void *pointer), (pointer))
     return free_range(r);
 }
 
+// Does the process have memory at all these addresses?
+static bool is_mapped(uint64_t base, size_t size)
+{
+    constexpr uint64_t         at_once = 1u << 16; // pages
+    const auto                 page    = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    std::vector<unsigned char> there(at_once);
+    uint64_t                   end = 0;
+    if (__builtin_add_overflow(base, size, &end) || end > UINT64_MAX - page)
+        return false;
+    for (uint64_t at = base / page * page; at < end; at += at_once * page) {
+        const size_t bytes = std::min(at_once * page, end - at);
+        if (mincore(reinterpret_cast<void *>(at), bytes, there.data()) != 0)
+            return false;
+    }
+    return true;
+}
+
 EMU_API(cuMemHostRegister_v2, (void *pointer, size_t size, unsigned int flags),
         (pointer, size, flags))
 {
@@ -289,6 +310,7 @@ EMU_API(cuMemHostRegister_v2, (void *pointer, size_t size, unsigned int flags),
                 CUDA_ERROR_INVALID_VALUE);
     uint64_t base = reinterpret_cast<uint64_t>(pointer);
     EMU_REQUIRE(!drv().memory.is_gpu_address(base), CUDA_ERROR_INVALID_VALUE);
+    EMU_REQUIRE(is_mapped(base, size), CUDA_ERROR_INVALID_VALUE);
     for (auto &other : drv().memory.within(base, size))
         EMU_REQUIRE(other->kind == range_kind::host_registered, CUDA_ERROR_INVALID_VALUE);
     EMU_REQUIRE(!drv().memory.overlaps(base, size), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);

@@ -20,6 +20,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 namespace nvl {
@@ -70,12 +71,12 @@ nvml_return start_code(const machine_facts &facts)
     switch (facts.nvml) {
     case nvml_state::present:
     case nvml_state::slow:
+    case nvml_state::hanging: // at the call that the file names, see enter()
         return nvml_success;
     case nvml_state::failing:
         return facts.nvml_code;
     case nvml_state::missing:
     case nvml_state::stub:
-    case nvml_state::hanging:
         break;
     }
     return nvml_library_not_found;
@@ -114,6 +115,13 @@ template<class Body> nvml_return enter(const char *name, Body &&body) noexcept
 
         if (start == nvml_library_not_found) {
             return start;
+        }
+        const auto &facts = emu::machine();
+        if (facts.nvml == nvml_state::hanging && facts.nvml_call == name) {
+            guard.unlock();
+            for (;;) {
+                pause();
+            }
         }
         if (emu::nvml_fault(name, guard, &planned)) {
             return planned;

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The rules of NVL_EMU_FAULTS and NVL_EMU_FAULTS_FILE whose function starts with "nvml"; the
-// grammar is that of faults.cpp, which takes the rest. "nvml*" stands for every function.
+// The rules of NVL_EMU_FAULTS and NVL_EMU_FAULTS_FILE whose function starts with "nvml"; faults.cpp
+// takes the rest.
 
 #include "nvml_faults.h"
+#include "fault_rule.h"
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
-#include <fstream>
+#include <dlfcn.h>
 #include <map>
-#include <sstream>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -19,80 +18,39 @@ namespace emu {
 
 namespace {
 
-struct rule {
-    std::string   where;
-    unsigned long first      = 1;
-    unsigned long last       = ~0ul;
-    unsigned long step       = 1;
-    bool          per_thread = false;
-    std::string   what; // "999", "sleep1000", "hang", "kill"
-};
-
-// "", "*", "3", "3+", "3-5", "/3", each with a "t" in front for counting by thread.
-void parse_when(std::string text, rule &parsed)
+bool is_for_nvml(const rule &r)
 {
-    const auto number = [](const std::string &digits) {
-        return std::strtoul(digits.c_str(), nullptr, 10);
-    };
+    return r.where.compare(0, 4, "nvml") == 0;
+}
 
-    if (!text.empty() && text[0] == 't') {
-        parsed.per_thread = true;
-        text.erase(0, 1);
-    }
-    if (text.empty() || text == "*") {
-        return;
-    }
-    if (text[0] == '/') {
-        parsed.first = parsed.step = number(text.substr(1));
-    } else if (text.find('-') != std::string::npos) {
-        parsed.first = number(text);
-        parsed.last  = number(text.substr(text.find('-') + 1));
-    } else {
-        parsed.first = number(text);
-        parsed.last  = text.back() == '+' ? ~0ul : parsed.first;
-    }
+// "nvml*" stands for every function; else it has to be one of ours.
+bool is_known(const std::string &name)
+{
+    Dl_info self = {};
+    if (name == "nvml*" || dladdr(reinterpret_cast<void *>(&nvml_fault), &self) == 0)
+        return true;
+    void      *library = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    const bool is      = library != nullptr && dlsym(library, name.c_str()) != nullptr;
+    if (library != nullptr)
+        dlclose(library);
+    return is;
+}
+
+bool is_good(const rule &r)
+{
+    // Those of other names are for libcuda, which has a look at them.
+    return !is_for_nvml(r) || ((r.what == action::code || r.what == action::sleep ||
+                                r.what == action::hang || r.what == action::kill) &&
+                               is_known(r.where));
 }
 
 std::vector<rule> load_rules()
 {
-    std::vector<rule> rules;
-    std::stringstream text;
-    std::string       word;
-
-    if (const char *rule_text = std::getenv("NVL_EMU_FAULTS")) {
-        text << rule_text << '\n';
-    }
-    if (const char *path = std::getenv("NVL_EMU_FAULTS_FILE")) {
-        text << std::ifstream(path).rdbuf();
-    }
-    std::string all = text.str();
-    for (char &c : all) {
-        c = (c == ';' || c == ',') ? ' ' : c;
-    }
-    std::istringstream words(all);
-    while (words >> word) {
-        const size_t equals = word.find('=');
-        const size_t colon  = word.find(':');
-        rule         parsed;
-        if (word.compare(0, 4, "nvml") != 0 || equals == std::string::npos) {
-            continue;
-        }
-        parsed.where = word.substr(0, std::min(colon, equals));
-        parsed.what  = word.substr(equals + 1);
-        if (colon < equals) {
-            parse_when(word.substr(colon + 1, equals - colon - 1), parsed);
-        }
-        if (parsed.step > 0) {
-            rules.push_back(parsed);
-        }
-    }
+    std::vector<rule> rules = rules_of_environment(is_good);
+    rules.erase(
+        std::remove_if(rules.begin(), rules.end(), [](const rule &r) { return !is_for_nvml(r); }),
+        rules.end());
     return rules;
-}
-
-bool applies(const rule &planned, unsigned long count)
-{
-    return count >= planned.first && count <= planned.last &&
-           (count - planned.first) % planned.step == 0;
 }
 
 using call_counts = std::map<std::string, unsigned long>;
@@ -119,21 +77,22 @@ call_counts &counts_of_thread()
 // What the rule does; true: the call fails with *code.
 bool carry_out(const rule &planned, std::unique_lock<std::mutex> &lock, nvl::nvml_return *code)
 {
-    if (planned.what == "kill") {
+    switch (planned.what) {
+    case action::kill:
         kill(getpid(), SIGKILL);
-    }
-    if (planned.what == "hang") {
+        [[fallthrough]];
+    case action::hang:
         lock.unlock();
         for (;;) {
             pause();
         }
-    }
-    if (planned.what.compare(0, 5, "sleep") == 0) {
-        usleep(static_cast<useconds_t>(std::strtoul(planned.what.c_str() + 5, nullptr, 10)));
+    case action::sleep:
+        usleep(static_cast<useconds_t>(planned.value));
         return false;
+    default:
+        *code = static_cast<nvl::nvml_return>(planned.value);
+        return true;
     }
-    *code = std::atoi(planned.what.c_str());
-    return true;
 }
 
 } // namespace
@@ -150,8 +109,9 @@ bool nvml_fault(const char *name, std::unique_lock<std::mutex> &lock, nvl::nvml_
     const unsigned long process_count = ++in_process[name];
     const unsigned long thread_count  = ++counts_of_thread()[name];
     for (const auto &planned : rules) {
-        if ((planned.where == name || planned.where == "nvml*") &&
-            applies(planned, planned.per_thread ? thread_count : process_count)) {
+        const unsigned long count = planned.per_thread ? thread_count : process_count;
+        if ((planned.where == name || planned.where == "nvml*") && matches(planned, count)) {
+            note(planned, count);
             return carry_out(planned, lock, code);
         }
     }

@@ -85,6 +85,7 @@ CUresult allocate(CUdeviceptr *pointer, size_t size, const std::shared_ptr<pool>
     EMU_REQUIRE(!from->imported, CUDA_ERROR_INVALID_VALUE);
     device *dev = device_at(from->device);
     EMU_REQUIRE(dev != nullptr, CUDA_ERROR_INVALID_VALUE);
+    EMU_REQUIRE(size <= dev->facts->memory_bytes, CUDA_ERROR_OUT_OF_MEMORY);
     std::shared_ptr<backing> memory;
     EMU_TRY(make_backing(dev, size, memory_source::pool, &memory));
     memory->page().handle_types = from->handle_types;

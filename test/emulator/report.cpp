@@ -17,26 +17,6 @@
 
 namespace emu {
 
-FILE *open_report(const char *variable)
-{
-    const char *path = getenv(variable);
-    if (path == nullptr || path[0] == '\0')
-        return nullptr;
-    if (strcmp(path, "-") == 0 || strcmp(path, "stderr") == 0)
-        return stderr;
-    std::string name = path;
-    size_t      at   = name.find("%p");
-    if (at != std::string::npos)
-        name.replace(at, 2, std::to_string(getpid()));
-    return fopen(name.c_str(), "ae");
-}
-
-void close_report(FILE *file)
-{
-    if (file != nullptr && file != stderr)
-        fclose(file);
-}
-
 namespace {
 
 size_t count_ranges(range_kind a, range_kind b)

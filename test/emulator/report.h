@@ -5,18 +5,14 @@
 #ifndef NVLINK_EMULATOR_REPORT_H
 #define NVLINK_EMULATOR_REPORT_H
 
+#include "report_file.h"
+
 #include <cstdint>
-#include <cstdio>
 
 namespace emu {
 
 // Writes NVL_EMU_COUNTERS and NVL_EMU_LEAKS when the process ends; called by cuInit.
 void report_at_exit();
-
-// Opens the file that a variable names, to append: "-" is standard error, %p the process id. NULL:
-// none is named.
-FILE *open_report(const char *variable);
-void  close_report(FILE *file); // NULL is allowed
 
 // Memory was freed that others have open.
 void report_violation(uint64_t address, unsigned importers);

@@ -5,6 +5,7 @@
 #include "driver.h"
 #include "stale.h"
 
+#include <algorithm>
 #include <cstring>
 #include <unistd.h>
 
@@ -63,6 +64,10 @@ marker submit_ordered(context &ctx, stream &s, std::function<void()> work,
         }
         for (auto &entry : ctx.per_thread)
             after.push_back(entry.second->last());
+        for (auto &gone : ctx.leaving) {
+            if ((gone->flags & CU_STREAM_NON_BLOCKING) == 0)
+                after.push_back(gone->last());
+        }
     } else if ((s.flags & CU_STREAM_NON_BLOCKING) == 0 && ctx.legacy != nullptr) {
         after.push_back(ctx.legacy->last());
     }
@@ -108,6 +113,13 @@ EMU_API(cuStreamDestroy_v2, (CUstream handle), (handle))
     if (auto ctx = s->owner.lock()) {
         std::lock_guard lock(ctx->submit_mutex);
         ctx->streams.erase(handle);
+        // Who waits for the context waits for the work that it has left.
+        auto &leaving = ctx->leaving;
+        leaving.erase(std::remove_if(leaving.begin(), leaving.end(),
+                                     [](const auto &gone) { return gone->last().done(); }),
+                      leaving.end());
+        if (!s->last().done())
+            leaving.push_back(s);
     }
     forget_capture(*s);
     s->close();

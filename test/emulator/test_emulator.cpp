@@ -255,8 +255,73 @@ TEST_F(emulator, nonsense_is_no_fault_rule)
 {
     for (const char *rules :
          {"cuNoSuchFunction=1", "cuMemcpyAsync", "copy:x=1", "cuInit=drop", "cuMemFree_v2=lost",
-          "cuInit=astray", "copy=skip", "*=skip", "kernel=drop", "copy=late"})
+          "cuInit=astray", "copy=skip", "*=skip", "kernel=drop", "copy=late",
+          "cuInit:99999999999999999999=5", "cuInit=sleep99999999999999999999", "cuInit=3000000000",
+          "cuInit:0=5", "cuInit:3-2=5", "cuInit:=5", "cuInit:t=5", "cuInit:/0=5"})
         EXPECT_EQ(EMU(emu_add_faults)(rules), -1) << rules;
+}
+
+// Its work is waited for by whoever waits for its context: the copy here comes after the fill.
+TEST_F(emulator, work_of_a_destroyed_stream_is_waited_for)
+{
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    fill_pattern(a, 4096, 1);
+    for (bool frees : {false, true}) {
+        CUdeviceptr more = allocate(4096);
+        CUstream    s    = nullptr;
+        ASSERT_EQ(CU(cuStreamCreate)(&s, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuMemsetD8_v2)(b, 0xee, 4096), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+        ASSERT_EQ(EMU(emu_add_faults)("copy=sleep200000"), 0);
+        ASSERT_EQ(CU(cuMemcpyDtoDAsync_v2)(more, a, 4096, s), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuMemcpyDtoDAsync_v2)(b, more, 4096, s), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuStreamDestroy_v2)(s), CUDA_SUCCESS);
+        EMU(emu_clear_faults)();
+        if (frees) {
+            EXPECT_EQ(CU(cuMemFree_v2)(more), CUDA_SUCCESS);
+        } else {
+            EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+        }
+        std::vector<char> seen(4096);
+        ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
+        EXPECT_EQ(seen, pattern(4096, 1));
+        if (!frees) {
+            EXPECT_EQ(CU(cuMemFree_v2)(more), CUDA_SUCCESS);
+        }
+    }
+}
+
+TEST_F(emulator, sizes_beyond_all_addresses_are_refused)
+{
+    constexpr size_t half = size_t(1) << 63, quarter = half / 2;
+    CUdeviceptr      a = allocate(4096), b = allocate(4096), more = 0;
+    size_t           pitch = 0;
+    EXPECT_EQ(CU(cuMemsetD16_v2)(a, 1, half + 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemsetD32_v2)(a, 1, quarter + 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemsetD2D8_v2)(a, quarter, 7, 8, 5), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemAllocPitch_v2)(&more, &pitch, half, 2, 4), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(CU(cuMemAllocPitch_v2)(&more, &pitch, ~size_t(0), 4, 4), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(CU(cuMemAllocAsync)(&more, ~size_t(0), nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+
+    CUDA_MEMCPY2D box{};
+    box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    box.srcDevice                         = a;
+    box.dstDevice                         = b;
+    box.WidthInBytes                      = 8;
+    box.Height                            = 5;
+    box.srcPitch                          = quarter;
+    EXPECT_EQ(CU(cuMemcpy2D_v2)(&box), CUDA_ERROR_INVALID_VALUE);
+    box.srcPitch = 64;
+    box.srcY     = size_t(1) << 58;
+    EXPECT_EQ(CU(cuMemcpy2D_v2)(&box), CUDA_ERROR_INVALID_VALUE);
+
+    char byte = 0;
+    EXPECT_EQ(CU(cuMemHostRegister_v2)(&byte, ~size_t(0), 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemHostRegister_v2)(reinterpret_cast<void *>(4096), 4096, 0),
+              CUDA_ERROR_INVALID_VALUE)
+        << "nothing is mapped there";
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
 }
 
 TEST_F(emulator, failed_copy_ends_the_context)
