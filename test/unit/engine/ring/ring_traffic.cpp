@@ -52,6 +52,16 @@ ring_config small_ring()
     return config;
 }
 
+ring_config patient_ring()
+{
+    ring_config config      = small_ring();
+    config.idle_ns          = 10e9;
+    config.stay_ns          = 20e9;
+    config.hello_timeout_ns = 20e9;
+    config.patience_ns      = 20e9;
+    return config;
+}
+
 ring_traffic::ring_traffic(lane &fallback, ring_engine &ring, uint64_t seed)
     : fallback_(fallback), ring_(ring), random_(seed)
 {

@@ -17,6 +17,9 @@ namespace nvl {
 // Small everything, so that each path is entered often.
 ring_config small_ring();
 
+// The same, with kernels that stay.
+ring_config patient_ring();
+
 struct traffic_result {
     uint64_t finished   = 0;
     uint64_t by_ring    = 0;

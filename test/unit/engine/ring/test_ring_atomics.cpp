@@ -34,17 +34,6 @@ bool comes_true(const std::function<bool()> &what)
     return true;
 }
 
-// A kernel that stays.
-ring_config patient()
-{
-    ring_config config      = small_ring();
-    config.idle_ns          = 10e9;
-    config.stay_ns          = 20e9;
-    config.hello_timeout_ns = 20e9;
-    config.patience_ns      = 20e9;
-    return config;
-}
-
 class ring_atomics : public testing::Test {
 protected:
     void open(const ring_config &config, const fake_gpu::settings &how = {})
@@ -145,7 +134,7 @@ protected:
 
 TEST_F(ring_atomics, do_what_they_are_named_after)
 {
-    open(patient());
+    open(patient_ring());
     check_every_operation<uint32_t>();
     check_every_operation<uint64_t>();
     EXPECT_EQ(comp_.status, UCS_OK);
@@ -154,7 +143,7 @@ TEST_F(ring_atomics, do_what_they_are_named_after)
 
 TEST_F(ring_atomics, the_first_calls_a_kernel_and_waits_for_it)
 {
-    open(patient());
+    open(patient_ring());
     uint64_t counter = 5, result = 0;
     gpu_->hold(true);
     ASSERT_EQ(post<uint64_t>(&counter, ring_atomic_add, 2, &result), UCS_INPROGRESS);
@@ -175,7 +164,7 @@ TEST_F(ring_atomics, the_first_calls_a_kernel_and_waits_for_it)
 // only it can do waits on, and for the next one.
 TEST_F(ring_atomics, wait_where_copies_give_a_kernel_up)
 {
-    ring_config config      = patient();
+    ring_config config      = patient_ring();
     config.hello_timeout_ns = 1e5;
     config.patience_ns      = 1e5;
     open(config);
@@ -198,7 +187,7 @@ TEST_F(ring_atomics, wait_where_copies_give_a_kernel_up)
 // found the operation.
 TEST_F(ring_atomics, are_done_however_rarely_somebody_looks)
 {
-    ring_config config = patient();
+    ring_config config = patient_ring();
     config.idle_ns     = 1e6;
     open(config);
     uint64_t counter = 0;
@@ -213,7 +202,7 @@ TEST_F(ring_atomics, are_done_however_rarely_somebody_looks)
 
 TEST_F(ring_atomics, a_marker_ends_behind_those_that_wait)
 {
-    open(patient());
+    open(patient_ring());
     gpu_->hold(true);
     uint64_t         counter = 0;
     uct_completion_t mark    = {[](uct_completion_t *) {}, 10, UCS_OK};
@@ -236,7 +225,7 @@ TEST_F(ring_atomics, a_marker_ends_behind_those_that_wait)
 
 TEST_F(ring_atomics, too_many_are_refused_and_taken_again)
 {
-    ring_config config  = patient();
+    ring_config config  = patient_ring();
     config.atomic_depth = 64;
     open(config);
     gpu_->hold(true);
@@ -258,7 +247,7 @@ TEST_F(ring_atomics, too_many_are_refused_and_taken_again)
 
 TEST_F(ring_atomics, end_with_an_error_where_no_kernel_will_come)
 {
-    ring_config config    = patient();
+    ring_config config    = patient_ring();
     config.backoff_min_ns = 1;
     config.backoff_max_ns = 1;
     open(config);
@@ -277,7 +266,7 @@ TEST_F(ring_atomics, end_with_an_error_where_no_kernel_will_come)
 
 TEST_F(ring_atomics, end_with_an_error_when_the_context_dies)
 {
-    open(patient());
+    open(patient_ring());
     gpu_->hold(true);
     uint64_t counter = 0;
     ASSERT_EQ(post<uint64_t>(&counter, ring_atomic_add, 1), UCS_INPROGRESS);
@@ -292,7 +281,7 @@ TEST_F(ring_atomics, one_that_a_vanished_kernel_may_have_done_fails)
 {
     fake_gpu::settings how;
     how.bug            = planted::never_says_left;
-    ring_config config = patient();
+    ring_config config = patient_ring();
     config.idle_ns     = 1e6;
     open(config, how);
     ASSERT_TRUE(wake());

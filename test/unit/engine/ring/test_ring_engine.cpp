@@ -33,16 +33,6 @@ bool comes_true(const std::function<bool()> &what)
     return true;
 }
 
-ring_config patient()
-{
-    ring_config config      = small_ring();
-    config.idle_ns          = 10e9;
-    config.stay_ns          = 20e9;
-    config.hello_timeout_ns = 20e9;
-    config.patience_ns      = 20e9;
-    return config;
-}
-
 class ring_engine_test : public testing::Test {
 protected:
     void open(const ring_config &config)
@@ -61,7 +51,7 @@ protected:
     // A marker in the ring, and a kernel that was launched and does not start.
     void post_to_a_held_kernel()
     {
-        open(patient());
+        open(patient_ring());
         ASSERT_TRUE(wake());
         ring_->request_leave();
         ASSERT_TRUE(comes_true([&] { return ring_->quiet(); }));
@@ -76,7 +66,7 @@ protected:
     // Of three blocks, two of which leave as soon as nothing is to do.
     static ring_config narrowing()
     {
-        ring_config config  = patient();
+        ring_config config  = patient_ring();
         config.large_blocks = 3;
         config.narrow_ns    = 1e3;
         return config;
@@ -123,7 +113,7 @@ protected:
 
 TEST_F(ring_engine_test, takes_nothing_before_a_kernel_has_reported_in)
 {
-    open(patient());
+    open(patient_ring());
     gpu_.hold(true);
     ring_->summon(1);
     ring_->summon(1);
@@ -143,7 +133,7 @@ TEST_F(ring_engine_test, takes_nothing_before_a_kernel_has_reported_in)
 // An application's kernel holds the SMs that the others wait for.
 TEST_F(ring_engine_test, takes_nothing_before_all_of_its_blocks_are_there)
 {
-    ring_config config  = patient();
+    ring_config config  = patient_ring();
     config.large_blocks = 3;
     open(config);
     gpu_.hold_other_blocks(true);
@@ -167,7 +157,7 @@ TEST_F(ring_engine_test, takes_nothing_before_all_of_its_blocks_are_there)
 
 TEST_F(ring_engine_test, does_not_wait_for_its_blocks_longer_than_it_may_stay)
 {
-    ring_config config  = patient();
+    ring_config config  = patient_ring();
     config.large_blocks = 3;
     config.stay_ns      = 1e6;
     open(config);
@@ -185,7 +175,7 @@ TEST_F(ring_engine_test, a_launch_has_no_more_blocks_than_the_gpu_has_sms)
     fake_gpu::settings how;
     how.sms = 2;
     fake_gpu    gpu(how);
-    ring_config config  = patient();
+    ring_config config  = patient_ring();
     config.large_blocks = 32;
     lane_config lanes;
     lanes.completion = lane_completion::by_word;
@@ -200,14 +190,14 @@ TEST_F(ring_engine_test, a_launch_has_no_more_blocks_than_the_gpu_has_sms)
 
 TEST_F(ring_engine_test, a_single_operation_does_not_launch)
 {
-    open(patient());
+    open(patient_ring());
     ring_->summon(1);
     EXPECT_EQ(ring_->counts().launches, 0u);
 }
 
 TEST_F(ring_engine_test, a_post_and_its_end_need_no_driver_call)
 {
-    open(patient());
+    open(patient_ring());
     ASSERT_TRUE(wake(65536));
     ASSERT_TRUE(wake(65536));
     copy_piece what  = piece(0, 8);
@@ -230,7 +220,7 @@ TEST_F(ring_engine_test, a_post_and_its_end_need_no_driver_call)
 
 TEST_F(ring_engine_test, a_large_operation_ends_once_with_all_its_chunks)
 {
-    open(patient());
+    open(patient_ring());
     ASSERT_TRUE(wake(60000));
     copy_piece what = piece(3, 60000);
     ASSERT_EQ(ring_->submit(&what, 1, end()), UCS_INPROGRESS);
@@ -244,7 +234,7 @@ TEST_F(ring_engine_test, a_large_operation_ends_once_with_all_its_chunks)
 
 TEST_F(ring_engine_test, inline_bytes_may_be_overwritten_after_the_post)
 {
-    open(patient());
+    open(patient_ring());
     ASSERT_TRUE(wake());
     uint8_t bytes[ring_inline_bytes];
     int     posted = 0;
@@ -266,7 +256,7 @@ TEST_F(ring_engine_test, inline_bytes_may_be_overwritten_after_the_post)
 
 TEST_F(ring_engine_test, a_full_ring_refuses_and_takes_again)
 {
-    open(patient());
+    open(patient_ring());
     ASSERT_TRUE(wake());
     std::vector<copy_piece> list;
     for (uint32_t i = 0; i < ring_slots; ++i) {
@@ -284,7 +274,7 @@ TEST_F(ring_engine_test, a_full_ring_refuses_and_takes_again)
 
 TEST_F(ring_engine_test, a_marker_ends_after_what_was_before_it)
 {
-    open(patient());
+    open(patient_ring());
     ASSERT_TRUE(wake());
     copy_piece what = piece(0, 60000);
     ASSERT_EQ(ring_->submit(&what, 1, end()), UCS_INPROGRESS);
@@ -299,7 +289,7 @@ TEST_F(ring_engine_test, a_marker_ends_after_what_was_before_it)
 
 TEST_F(ring_engine_test, a_marker_needs_no_kernel)
 {
-    open(patient());
+    open(patient_ring());
     ASSERT_EQ(ring_->submit_marker(end()), UCS_INPROGRESS);
     EXPECT_TRUE(finishes(1));
     EXPECT_EQ(ring_->counts().launches, 0u);
@@ -307,7 +297,7 @@ TEST_F(ring_engine_test, a_marker_needs_no_kernel)
 
 TEST_F(ring_engine_test, work_that_waits_for_a_late_kernel_goes_to_the_copy_engine)
 {
-    ring_config config      = patient();
+    ring_config config      = patient_ring();
     config.hello_timeout_ns = 1e6;
     open(config);
     gpu_.hold(true);
@@ -326,7 +316,7 @@ TEST_F(ring_engine_test, work_that_waits_for_a_late_kernel_goes_to_the_copy_engi
 
 TEST_F(ring_engine_test, lets_go_of_what_was_used_when_it_is_closed)
 {
-    open(patient());
+    open(patient_ring());
     ASSERT_TRUE(wake());
     op_use     use([](op_use *) {});
     copy_piece small = piece(0, 8), cut = piece(0, 60000);
@@ -342,7 +332,7 @@ TEST_F(ring_engine_test, lets_go_of_what_was_used_when_it_is_closed)
 // Nobody has looked since the kernel behind the first one reported in.
 TEST_F(ring_engine_test, closing_does_not_wait_for_the_idle_time_of_a_kernel_that_followed)
 {
-    open(patient());
+    open(patient_ring());
     ASSERT_TRUE(wake());
     ring_->summon(60000);
     ASSERT_EQ(ring_->counts().handovers, 1u);
@@ -396,7 +386,7 @@ TEST_F(ring_engine_test, a_kernel_whose_workers_copy_does_not_narrow)
 // Streams that follow each other keep their kernel longer and longer.
 TEST_F(ring_engine_test, narrows_later_where_streams_follow_each_other)
 {
-    ring_config config    = patient();
+    ring_config config    = patient_ring();
     config.narrow_ns      = 1e6;
     config.narrow_most_ns = 8e6;
     open(config);
@@ -415,7 +405,7 @@ TEST_F(ring_engine_test, narrows_later_where_streams_follow_each_other)
 
 TEST_F(ring_engine_test, leaves_when_asked)
 {
-    open(patient());
+    open(patient_ring());
     ASSERT_TRUE(wake());
     ring_->request_leave();
     EXPECT_TRUE(comes_true([&] { return ring_->quiet(); }));
@@ -423,7 +413,7 @@ TEST_F(ring_engine_test, leaves_when_asked)
 
 TEST_F(ring_engine_test, arming_wakes_after_the_work_is_done)
 {
-    open(patient());
+    open(patient_ring());
     ASSERT_TRUE(wake());
     std::atomic<bool> woken{false};
     copy_piece        what = piece(0, 60000);
@@ -470,7 +460,7 @@ TEST_F(ring_engine_test, a_context_that_is_destroyed_ends_every_operation_and_is
 
 TEST_F(ring_engine_test, a_driver_that_refuses_launches_is_not_asked_for_ever)
 {
-    ring_config config    = patient();
+    ring_config config    = patient_ring();
     config.backoff_min_ns = 1;
     config.backoff_max_ns = 1;
     open(config);
@@ -514,7 +504,7 @@ struct vanishing_ring {
     }
 
     fake_gpu                     gpu{silent()};
-    ring_config                  config = patient();
+    ring_config                  config = patient_ring();
     std::unique_ptr<lane>        copy_lane;
     std::unique_ptr<ring_engine> ring;
 };
