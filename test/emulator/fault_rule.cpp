@@ -35,6 +35,8 @@ bool parse_when(std::string text, rule *r)
     }
     if (text == "*")
         return true;
+    if (text.empty())
+        return false;
     if (text[0] == '/') {
         bool good = parse_number(text.substr(1), &r->step) && r->step > 0;
         r->first  = r->step;

@@ -76,7 +76,6 @@ void load_environment()
     plan                   &p     = the_plan();
     const std::vector<rule> rules = rules_of_environment(is_good);
     std::lock_guard         lock(p.mutex);
-    p.rules.insert(p.rules.end(), rules.begin(), rules.end());
     if (const char *delay = getenv("NVL_EMU_COPY_DELAY_US")) {
         rule r; // without text: nothing that went wrong
         r.where = "copy";
@@ -84,6 +83,8 @@ void load_environment()
         r.value = strtoul(delay, nullptr, 10);
         p.rules.push_back(r);
     }
+    // Behind the delay: what is planned has its way.
+    p.rules.insert(p.rules.end(), rules.begin(), rules.end());
     p.any = !p.rules.empty();
 }
 

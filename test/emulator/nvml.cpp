@@ -116,8 +116,10 @@ template<class Body> nvml_return enter(const char *name, Body &&body) noexcept
         if (start == nvml_library_not_found) {
             return start;
         }
-        const auto &facts = emu::machine();
-        if (facts.nvml == nvml_state::hanging && facts.nvml_call == name) {
+        const auto &facts  = emu::machine();
+        const char *forced = std::getenv("NVL_EMU_NVML");
+        const bool  is_own = forced == nullptr || *forced == '\0';
+        if (is_own && facts.nvml == nvml_state::hanging && facts.nvml_call == name) {
             guard.unlock();
             for (;;) {
                 pause();
