@@ -6,9 +6,7 @@
 #include "fault_rule.h"
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <unistd.h>
 
 namespace emu {

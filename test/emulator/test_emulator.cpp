@@ -261,7 +261,7 @@ TEST_F(emulator, nonsense_is_no_fault_rule)
         EXPECT_EQ(EMU(emu_add_faults)(rules), -1) << rules;
 }
 
-// Its work is waited for by whoever waits for its context: the copy here comes after the fill.
+// Its work is waited for by whoever waits for its context.
 TEST_F(emulator, work_of_a_destroyed_stream_is_waited_for)
 {
     CUdeviceptr a = allocate(4096), b = allocate(4096);

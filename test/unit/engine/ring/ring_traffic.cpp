@@ -62,6 +62,19 @@ ring_config patient_ring()
     return config;
 }
 
+ring_config restless_ring()
+{
+    ring_config config      = small_ring();
+    config.idle_ns          = 20e3;
+    config.stay_ns          = 200e3;
+    config.hello_timeout_ns = 60e3;
+    config.take_back_max    = 0;
+    config.patience_ns      = 500e3;
+    config.backoff_min_ns   = 1e3;
+    config.backoff_max_ns   = 10e3;
+    return config;
+}
+
 ring_traffic::ring_traffic(lane &fallback, ring_engine &ring, uint64_t seed)
     : fallback_(fallback), ring_(ring), random_(seed)
 {

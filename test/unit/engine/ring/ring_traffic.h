@@ -20,6 +20,10 @@ ring_config small_ring();
 // The same, with kernels that stay.
 ring_config patient_ring();
 
+// Kernels come and go all the time, and every rest waits for the next one
+// about as long as it takes to start.
+ring_config restless_ring();
+
 struct traffic_result {
     uint64_t finished   = 0;
     uint64_t by_ring    = 0;

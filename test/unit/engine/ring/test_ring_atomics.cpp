@@ -502,14 +502,7 @@ TEST_F(ring_atomics, are_done_once_by_kernels_that_come_and_go)
 // with it, and goes to a third one.
 TEST_F(ring_atomics, are_done_once_where_kernels_are_cancelled)
 {
-    ring_config config      = small_ring();
-    config.idle_ns          = 20e3;
-    config.stay_ns          = 200e3;
-    config.hello_timeout_ns = 60e3;
-    config.take_back_max    = 0;
-    config.patience_ns      = 500e3;
-    config.backoff_min_ns   = 1e3;
-    config.backoff_max_ns   = 10e3;
+    const ring_config  config = restless_ring();
     fake_gpu::settings how;
     how.late_launch = 3;
     open(config, how);

@@ -72,21 +72,6 @@ void expect_clean(const traffic_result &result, uint64_t count)
     EXPECT_EQ(result.failed, 0u);
 }
 
-// Kernels come and go all the time, and every rest waits for the next one
-// about as long as it takes to start.
-ring_config restless_ring()
-{
-    ring_config config      = small_ring();
-    config.idle_ns          = 20e3;
-    config.stay_ns          = 200e3;
-    config.hello_timeout_ns = 60e3;
-    config.take_back_max    = 0;
-    config.patience_ns      = 500e3;
-    config.backoff_min_ns   = 1e3;
-    config.backoff_max_ns   = 10e3;
-    return config;
-}
-
 // Large kernels narrow whenever they find nothing to do.
 ring_config narrowing_ring()
 {
@@ -211,8 +196,7 @@ static void tell_standard_error()
 }
 
 // A mistake shows when two sides cross, which a busy machine may keep them from: in one of `runs`.
-static void exit_if_noticed(fake_gpu::settings how, const ring_config &config, unsigned runs = 1,
-                            double gap_ns = 50e3)
+static void exit_if_noticed(fake_gpu::settings how, const ring_config &config, unsigned runs = 1)
 {
     if (how.bug != planted::nothing) {
         tell_standard_error();
@@ -220,7 +204,7 @@ static void exit_if_noticed(fake_gpu::settings how, const ring_config &config, u
     for (unsigned i = 0; i < runs; ++i, ++how.seed) {
         bench_rig      rig(how, config);
         ring_traffic   traffic(*rig.copy_lane, *rig.ring, 16 + i);
-        traffic_result result = traffic.run(3000, 2, gap_ns);
+        traffic_result result = traffic.run(3000, 2, 50e3);
         if (result.is_hanging || (result.wrong != 0) || (result.late != 0) ||
             (result.failed != 0) || (rig.gpu.served_twice() != 0)) {
             _exit(1);
