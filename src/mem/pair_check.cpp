@@ -60,6 +60,11 @@ CUresult copy(const cuda_api &cuda, CUstream in, CUdeviceptr to, CUdeviceptr fro
         std::this_thread::yield();
         code = cuda.cuStreamQuery(in);
     }
+    if (code == CUDA_ERROR_NOT_READY) {
+        // If this process was stopped meanwhile, the copy was not late.
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        code = cuda.cuStreamQuery(in);
+    }
     return code;
 }
 

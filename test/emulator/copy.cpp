@@ -116,8 +116,9 @@ bool copy_row(uint64_t dst, uint64_t src, size_t size, const copy_fault &fault)
     char *dropped = fault.drop ? to[0].bytes + to[0].size / 2 : nullptr;
     char  kept    = dropped != nullptr ? *dropped : '\0';
     copy_bytes(to, from);
+    // What happens to be what was to be written would not be missed.
     if (dropped != nullptr)
-        *dropped = kept;
+        *dropped = static_cast<char>((*dropped != kept) ? kept : ~kept);
     if (fault.garble)
         to[0].bytes[to[0].size / 2] = static_cast<char>(to[0].bytes[to[0].size / 2] ^ 0x5a);
     return true;

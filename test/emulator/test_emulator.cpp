@@ -357,6 +357,20 @@ TEST_F(emulator, garbled_copy_succeeds_with_other_bytes)
     }
 }
 
+// Or a test that waits for the fault would miss it now and then.
+TEST_F(emulator, a_byte_that_is_not_written_differs_even_where_it_was_the_same)
+{
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    fill_pattern(a, 4096, 1);
+    fill_pattern(b, 4096, 1);
+    ASSERT_EQ(EMU(emu_add_faults)("copy:1=drop"), 0);
+    EXPECT_EQ(CU(cuMemcpyDtoD_v2)(b, a, 4096), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    std::vector<char> seen(4096);
+    ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
+    EXPECT_NE(seen, pattern(4096, 1));
+}
+
 TEST_F(emulator, late_copy_is_done_before_its_bytes_are_there)
 {
     CUdeviceptr a = allocate(4096), b = allocate(4096);

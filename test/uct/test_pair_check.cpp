@@ -131,7 +131,8 @@ TEST_F(pair_check, leaves_alone_what_an_unfinished_copy_may_write_to)
     peer_side       first, second;
     current_context scope(primary_context(1));
     {
-        planned_faults slow("peer:1=sleep3000000");
+        held_streams held;
+        held.let_through(1); // what goes before the copy between the GPUs
         EXPECT_EQ(try_unpack(first.key(first.allocate(3, size))), UCS_OK) << "not checked";
         first.kill();
         usleep(300000); // some times what it takes until all of its memory is let go of
@@ -140,7 +141,6 @@ TEST_F(pair_check, leaves_alone_what_an_unfinished_copy_may_write_to)
     emulator()->reset_counts();
     EXPECT_EQ(try_unpack(second.key(second.allocate(3, size))), UCS_OK);
     EXPECT_EQ(emulator()->call_count("cuMemAlloc_v2"), 1) << "in a block of its own";
-    usleep(2500000); // the copy has ended
 }
 
 // The owner's memory for checks went with its context: peers are given another one.

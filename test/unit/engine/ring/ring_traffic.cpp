@@ -54,11 +54,13 @@ ring_config small_ring()
 
 ring_config patient_ring()
 {
-    ring_config config      = small_ring();
-    config.idle_ns          = 10e9;
-    config.stay_ns          = 20e9;
-    config.hello_timeout_ns = 20e9;
-    config.patience_ns      = 20e9;
+    constexpr double never_ns = 20 * hang_s * 1e9;
+    ring_config      config   = small_ring();
+    config.idle_ns            = never_ns;
+    config.stay_ns            = never_ns;
+    config.hello_timeout_ns   = never_ns;
+    config.patience_ns        = never_ns;
+    config.burst_gap_ns       = never_ns;
     return config;
 }
 
@@ -73,6 +75,18 @@ ring_config restless_ring()
     config.backoff_min_ns   = 1e3;
     config.backoff_max_ns   = 10e3;
     return config;
+}
+
+bool comes_true(const std::function<bool()> &what)
+{
+    const double start_s = now_s();
+    while (!what()) {
+        if (now_s() - start_s > hang_s) {
+            return false;
+        }
+        sched_yield();
+    }
+    return true;
 }
 
 ring_traffic::ring_traffic(lane &fallback, ring_engine &ring, uint64_t seed)

@@ -6,6 +6,7 @@
 #ifndef NVLINK_TEST_UNIT_ENGINE_RING_RING_TRAFFIC_H
 #define NVLINK_TEST_UNIT_ENGINE_RING_RING_TRAFFIC_H
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,12 +18,20 @@ namespace nvl {
 // Small everything, so that each path is entered often.
 ring_config small_ring();
 
-// The same, with kernels that stay.
+// The same, with kernels that stay, and nothing given up because time has passed: not on the
+// busiest machine either.
 ring_config patient_ring();
 
 // Kernels come and go all the time, and every rest waits for the next one
 // about as long as it takes to start.
 ring_config restless_ring();
+
+// A machine that many share may stop a test for seconds: what has not happened after so long is
+// taken to hang.
+constexpr double hang_s = 60;
+
+// Waits for what other threads do, not for time; false after hang_s.
+bool comes_true(const std::function<bool()> &what);
 
 struct traffic_result {
     uint64_t finished   = 0;
