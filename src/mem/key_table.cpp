@@ -19,8 +19,14 @@ constexpr size_t buckets_first = 256;
 
 } // namespace
 
+key_table::key_table(places &where, map_cache &cache) : places_(where), cache_(cache)
+{
+    places_.add_watcher(this);
+}
+
 key_table::~key_table()
 {
+    places_.remove_watcher(this);
     purge();
 }
 
@@ -159,6 +165,15 @@ void key_table::purge() noexcept
             unlist(gone);
         }
         delete gone;
+    }
+}
+
+// Idle ones, too: they keep what was mapped for the next user.
+void key_table::forget_place(unsigned id) noexcept
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (remote_key *key = all_.first(); key != nullptr; key = all_.behind(*key)) {
+        key->forget_place(id);
     }
 }
 

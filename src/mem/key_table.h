@@ -22,15 +22,12 @@
 
 namespace nvl {
 
-class key_table {
+class key_table final : private place_watcher {
 public:
     // As many as map_cache keeps imports open for by default; 1.2 KiB each.
     static constexpr size_t idle_most = 1024;
 
-    key_table(places &where, map_cache &cache) noexcept : places_(where), cache_(cache)
-    {
-    }
-
+    key_table(places &where, map_cache &cache);
     ~key_table();
     key_table(const key_table &)            = delete;
     key_table &operator=(const key_table &) = delete;
@@ -72,6 +69,7 @@ private:
     void                        unlist(remote_key *key) noexcept;
     void                        begin_idle(remote_key *key) noexcept;
     void                        end_idle(remote_key *key) noexcept;
+    void                        forget_place(unsigned id) noexcept override;
 
     places            &places_;
     map_cache         &cache_;

@@ -180,7 +180,7 @@ pair_check::verdict pair_check::copies(const place &from, far_memory far, std::s
     result<life_ref>     life =
         guard.ok() ? context_life::of(cuda, from.context) : result<life_ref>(UCS_ERR_IO_ERROR);
     stream        in   = life.ok() ? make_stream(cuda, life.value()) : stream();
-    device_block &near = near_[from.id];
+    device_block &near = near_[from.id()];
     CUdeviceptr   made = 0;
     if (near.is_gone()) {
         near = device_block();
@@ -290,7 +290,7 @@ bool pair_check::is_sound(const place &from, const gpu_uuid &peer, map_cache &ca
             }
             result<const place *> opener = where_.primary(where_.gpus()[from.gpu].device);
             result<mapping *>     taken  = opener.ok()
-                                               ? cache.acquire(import_key(fields, opener.value()->id))
+                                               ? cache.acquire(import_key(fields, opener.value()->id()))
                                                : result<mapping *>(opener.status());
             if (taken.ok()) {
                 far.used = used_mapping(taken.value(), {&cache});

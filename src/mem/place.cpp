@@ -3,6 +3,7 @@
 // Finds the process's GPUs and keeps the table of places.
 #include "mem/place.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -147,13 +148,13 @@ unsigned long long places::context_unique(CUcontext context) const noexcept
 // context. The caller holds the mutex.
 const place *places::known(CUcontext context, unsigned long long unique, const place *home) noexcept
 {
-    for (unsigned i = count(); i-- > 0;) { // the newest first
-        const place &at    = table_[i];
-        bool         is_it = (at.context == context) && (at.unique == unique) &&
-                     (at.home == ((home != nullptr) ? home->id : at.id)) &&
-                     !(lives_[i] && lives_[i]->is_over());
+    for (unsigned i = 0, n = count(); i < n; ++i) {
+        const place *at = numbered(i);
+        bool is_it      = (at != nullptr) && (at->context == context) && (at->unique == unique) &&
+                     (at->home == ((home != nullptr) ? home->id() : i)) &&
+                     (at->next.load() == nullptr) && !(lives_[i] && lives_[i]->is_over());
         if (is_it) {
-            return &at;
+            return at;
         }
     }
     return nullptr;
@@ -165,19 +166,20 @@ bool places::is_over(const place &at) const noexcept
         return was_reset(at);
     }
     std::lock_guard<std::mutex> guard(mutex_);
-    return !lives_[at.id] || lives_[at.id]->is_over();
+    const life_ref             &life = lives_[at.id()];
+    return !life || life->is_over();
 }
 
 bool places::is_current(const place &at) const noexcept
 {
     const place *home = known_primary(at.gpu);
-    return (home != nullptr) && (at.home == home->id) && !is_reset(*home);
+    return (home != nullptr) && (at.home == home->id()) && !is_reset(*home);
 }
 
 bool places::was_reset(const place &primary) const noexcept
 {
     // Each unpack of a key comes this way.
-    return !sound_[primary.id].is_good() && is_reset(primary);
+    return !sound_[primary.id()].is_good() && is_reset(primary);
 }
 
 // A retained handle may be asked for its number: after a reset it has another one, or none.
@@ -193,7 +195,7 @@ bool places::is_reset(const place &primary) const noexcept
         is = life->is_over();
     }
     if (!is) {
-        sound_[primary.id].keep(now);
+        sound_[primary.id()].keep(now);
     }
     return is;
 }
@@ -216,45 +218,128 @@ result<const place *> places::find(CUdevice device, CUcontext context) noexcept
         return (first.unique == unique) ? home : begin_primary(first.gpu, &first);
     }
 
-    std::lock_guard<std::mutex> guard(mutex_);
-    const place                *at = known(context, unique, &first);
-    if ((at != nullptr) && lives_[at->id]) {
-        return at;
+    for (bool is_last = false;; is_last = true) {
+        {
+            std::lock_guard<std::mutex> guard(mutex_);
+            const place                *at = known(context, unique, &first);
+            if ((at != nullptr) && lives_[at->id()]) {
+                return at;
+            }
+            result<life_ref> life = context_life::of(cuda_, context);
+            if (!life.ok()) {
+                return life.status();
+            }
+            if ((at == nullptr) && (is_last || !is_full())) {
+                at = add(first.gpu, context, unique, &first);
+            }
+            if (at != nullptr) {
+                lives_[at->id()] = std::move(life.value());
+                return at;
+            }
+        }
+        if (is_last) {
+            return UCS_ERR_NO_DEVICE;
+        }
+        reclaim();
     }
-    result<life_ref> life = context_life::of(cuda_, context);
-    if (!life.ok()) {
-        return life.status();
-    }
-    if (at == nullptr) {
-        at = add(first.gpu, context, unique, &first);
-    }
-    if (at == nullptr) {
-        return UCS_ERR_NO_DEVICE;
-    }
-    lives_[at->id] = std::move(life.value());
-    return at;
 }
 
-// Without `home`: of a primary context. Null, with a word in the log, beyond the limit. The
-// caller holds the mutex.
+// The caller holds the mutex, as for add().
+bool places::is_full() const noexcept
+{
+    return (count() == max_places) && free_.empty();
+}
+
+// Without `home`: of a primary context. Null, with a word in the log, if no number is free or
+// there is no memory.
 place *places::add(unsigned gpu, CUcontext context, unsigned long long unique,
                    const place *home) noexcept
-{
-    unsigned n = count();
-    if (n == max_places) {
-        NVL_ERROR("more than 64 CUDA contexts, and resets of them, in the life of this process: "
-                  "use the primary ones");
+try {
+    if (is_full()) {
+        NVL_ERROR("more than 64 CUDA contexts of this process (and resets of primary ones) at a "
+                  "time: use the primary ones");
         return nullptr;
     }
 
-    table_[n].id      = n;
-    table_[n].gpu     = gpu;
-    table_[n].context = context;
-    table_[n].unique  = unique;
-    table_[n].home    = (home != nullptr) ? home->id : n;
-    // Partner: the acquire in count().
-    count_.store(n + 1, std::memory_order_release);
-    return &table_[n];
+    all_.push_back(std::make_unique<place>());
+    place         &made = *all_.back();
+    const unsigned id   = free_.empty() ? count() : free_.back();
+    made.gpu            = gpu;
+    made.context        = context;
+    made.unique         = unique;
+    made.home           = (home != nullptr) ? home->id() : id;
+    made.number.store(id, std::memory_order_relaxed);
+    // Partner: the acquire in numbered().
+    numbered_[id].store(&made, std::memory_order_release);
+    if (free_.empty()) {
+        // Partner: the acquire in count().
+        count_.store(id + 1, std::memory_order_release);
+    } else {
+        free_.pop_back();
+    }
+    return &made;
+} catch (const std::bad_alloc &) {
+    return nullptr;
+}
+
+// Takes back the numbers of the application's contexts that are over, of those too that
+// nobody has asked for since let_go(), and that nobody uses. The caller holds no lock but,
+// perhaps, that of one key.
+void places::reclaim() noexcept
+try {
+    std::vector<unsigned> taken;
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        taken.reserve(max_places);
+        free_.reserve(max_places);
+        for (unsigned i = 0, n = count(); i < n; ++i) {
+            place *at = numbered_[i].load(std::memory_order_relaxed);
+            if ((at == nullptr) || at->is_primary() || (lives_[i] && !lives_[i]->is_over()) ||
+                (at->users.load(std::memory_order_relaxed) != 0)) {
+                continue;
+            }
+            // seq_cst: partner is place_use. Either this sees the user, or he sees no_place.
+            at->number.store(no_place, std::memory_order_seq_cst);
+            if (at->users.load(std::memory_order_seq_cst) != 0) {
+                at->number.store(i, std::memory_order_relaxed);
+                continue;
+            }
+            numbered_[i].store(nullptr, std::memory_order_relaxed);
+            lives_[i] = nullptr;
+            for (unsigned other = 0; other < max_places; ++other) {
+                peer_[i][other].store(0, std::memory_order_relaxed);
+                peer_[other][i].store(0, std::memory_order_relaxed);
+            }
+            taken.push_back(i);
+        }
+    }
+    if (taken.empty()) {
+        return;
+    }
+    {
+        std::lock_guard<std::mutex> guard(watchers_mutex_);
+        for (place_watcher *who : watchers_) {
+            for (unsigned id : taken) {
+                who->forget_place(id);
+            }
+        }
+    }
+    std::lock_guard<std::mutex> guard(mutex_);
+    free_.insert(free_.end(), taken.begin(), taken.end());
+} catch (const std::bad_alloc &) {
+    NVL_DEBUG("no memory to take back the numbers of contexts that are over");
+}
+
+void places::add_watcher(place_watcher *who)
+{
+    std::lock_guard<std::mutex> guard(watchers_mutex_);
+    watchers_.push_back(who);
+}
+
+void places::remove_watcher(place_watcher *who) noexcept
+{
+    std::lock_guard<std::mutex> guard(watchers_mutex_);
+    watchers_.erase(std::remove(watchers_.begin(), watchers_.end(), who), watchers_.end());
 }
 
 result<const place *> places::primary(CUdevice device) noexcept
@@ -276,6 +361,7 @@ result<const place *> places::primary(CUdevice device) noexcept
 // In place of `gone`, which was reset, or the first one.
 result<const place *> places::begin_primary(unsigned gpu, const place *gone) noexcept
 {
+    reclaim(); // move_on() may need several
     std::lock_guard<std::mutex> guard(mutex_);
     const place                *now = known_primary(gpu);
     if (now != gone) {
@@ -309,18 +395,18 @@ result<const place *> places::begin_primary(unsigned gpu, const place *gone) noe
 void places::move_on(const place &primary) noexcept
 {
     for (unsigned i = 0, n = count(); i < n; ++i) {
-        place &own = table_[i];
-        if ((own.gpu != primary.gpu) || own.is_primary() || (own.next.load() != nullptr) ||
-            !lives_[i] || lives_[i]->is_over()) {
+        place *own = numbered_[i].load(std::memory_order_relaxed);
+        if ((own == nullptr) || (own->gpu != primary.gpu) || own->is_primary() ||
+            (own->next.load() != nullptr) || !lives_[i] || lives_[i]->is_over()) {
             continue;
         }
-        place *next = add(own.gpu, own.context, own.unique, &primary);
+        place *next = add(own->gpu, own->context, own->unique, &primary);
         if (next == nullptr) {
             return;
         }
-        lives_[next->id] = lives_[i];
+        lives_[next->id()] = lives_[i];
         // Partner: the acquire in place_now().
-        own.next.store(next, std::memory_order_release);
+        own->next.store(next, std::memory_order_release);
     }
 }
 
@@ -354,7 +440,7 @@ ucs_status_t places::enable_peer(const place &from, const place &to) noexcept
         return UCS_OK;
     }
 
-    std::atomic<uint8_t> &known = peer_[from.id][to.id];
+    std::atomic<uint8_t> &known = peer_[from.id()][to.id()];
     uint8_t               seen  = known.load(std::memory_order_acquire);
     if ((seen == peer_enabled) || (seen == peer_impossible)) {
         return (seen == peer_enabled) ? UCS_OK : UCS_ERR_UNREACHABLE;

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -33,8 +34,15 @@ struct gpu {
     char     name[64]   = {};
 };
 
+// Far above what one process has at a time (8 GPUs x a few contexts); the tables on the
+// data path are arrays of this many pointers, and one more for no_place, where nothing is.
+constexpr unsigned max_places = 64;
+constexpr unsigned max_gpus   = 64;
+constexpr unsigned no_place   = max_places;
+
+template<typename T> using by_place = std::array<T, max_places + 1>;
+
 struct place {
-    unsigned           id      = 0;
     unsigned           gpu     = 0; // index into places::gpus()
     CUcontext          context = nullptr;
     unsigned long long unique = 0; // cuCtxGetId, to tell a reused pointer; 0 if the driver has none
@@ -43,10 +51,64 @@ struct place {
     // What the same context is after a reset of the primary one; null: no such thing was seen.
     std::atomic<const place *> next{nullptr};
 
+    std::atomic<unsigned>         number{no_place};
+    mutable std::atomic<unsigned> users{0}; // see place_use
+
+    // no_place: its context is over, and the number may be another place's.
+    unsigned id() const noexcept
+    {
+        return number.load(std::memory_order_relaxed);
+    }
+
     bool is_primary() const noexcept
     {
-        return home == id;
+        return home == id();
     }
+};
+
+// Somebody has things in tables under a place's number, which is nobody else's until then.
+class place_use {
+public:
+    place_use() = default;
+    explicit place_use(const place &at) noexcept : at_(&at)
+    {
+        // seq_cst: partner is reclaim(), which takes the number first and looks for users then.
+        at.users.fetch_add(1, std::memory_order_seq_cst);
+    }
+    place_use(place_use &&other) noexcept : at_(other.at_)
+    {
+        other.at_ = nullptr;
+    }
+    place_use &operator=(place_use &&other) noexcept
+    {
+        std::swap(at_, other.at_);
+        return *this;
+    }
+    ~place_use()
+    {
+        if (at_ != nullptr) {
+            at_->users.fetch_sub(1, std::memory_order_release); // partner: as above
+        }
+    }
+
+    const place *get() const noexcept
+    {
+        return at_;
+    }
+
+private:
+    const place *at_ = nullptr;
+};
+
+// Whoever remembers things by numbers of places without being a user.
+class place_watcher {
+public:
+    // The number is about to be another place's. Any thread; is called without a lock of
+    // places.
+    virtual void forget_place(unsigned id) noexcept = 0;
+
+protected:
+    ~place_watcher() = default;
 };
 
 // What a place that somebody remembers is now. One load in the common case.
@@ -55,11 +117,6 @@ inline const place *place_now(const place *at) noexcept
     const place *next = at->next.load(std::memory_order_acquire);
     return __builtin_expect(next == nullptr, 1) ? at : place_now(next);
 }
-
-// Far above what one process has (8 GPUs x a few contexts); the tables on the
-// data path are arrays of this many pointers.
-constexpr unsigned max_places = 64;
-constexpr unsigned max_gpus   = 64;
 
 class places {
 public:
@@ -77,15 +134,27 @@ public:
         return cuda_;
     }
 
+    // Of a primary context.
     const place &at(unsigned id) const noexcept
     {
-        return table_[id];
+        return *numbered(id);
+    }
+
+    // Null: nobody's at present. Numbers are below count().
+    const place *numbered(unsigned id) const noexcept
+    {
+        // Partner: the release in add().
+        return numbered_[id].load(std::memory_order_acquire);
     }
 
     unsigned count() const noexcept
     {
         return count_.load(std::memory_order_acquire);
     }
+
+    // Until it is removed.
+    void add_watcher(place_watcher *who);
+    void remove_watcher(place_watcher *who) noexcept;
 
     // The index of the GPU with this UUID, or -1.
     int find_gpu(const gpu_uuid &uuid) const noexcept;
@@ -151,19 +220,25 @@ private:
     const place *known(CUcontext context, unsigned long long unique, const place *home) noexcept;
     place       *add(unsigned gpu, CUcontext context, unsigned long long unique,
                      const place *home) noexcept;
+    bool         is_full() const noexcept;
+    void         reclaim() noexcept;
     result<const place *> begin_primary(unsigned gpu, const place *gone) noexcept;
     void                  move_on(const place &primary) noexcept;
 
-    const cuda_api                                                      &cuda_;
-    std::vector<gpu>                                                     gpus_;
-    std::vector<primary_context>                                         primaries_;
-    mutable std::mutex                                                   mutex_;
-    std::array<life_ref, max_places>                                     lives_; // of own contexts
-    std::array<std::atomic<const place *>, max_gpus>                     primary_places_{};
-    mutable std::array<recent_answer, max_places>                        sound_; // was_reset()
-    std::array<place, max_places>                                        table_;
-    std::atomic<unsigned>                                                count_{0};
-    std::array<std::array<std::atomic<uint8_t>, max_places>, max_places> peer_{};
+    const cuda_api                                  &cuda_;
+    std::vector<gpu>                                 gpus_;
+    std::vector<primary_context>                     primaries_;
+    mutable std::mutex                               mutex_;
+    by_place<life_ref>                               lives_; // of own contexts
+    std::array<std::atomic<const place *>, max_gpus> primary_places_{};
+    mutable by_place<recent_answer>                  sound_; // was_reset()
+    std::vector<std::unique_ptr<place>>              all_;
+    std::array<std::atomic<place *>, max_places>     numbered_{};
+    std::vector<unsigned>                            free_; // of numbered_, below count_
+    std::atomic<unsigned>                            count_{0};
+    by_place<by_place<std::atomic<uint8_t>>>         peer_{};
+    std::mutex                                       watchers_mutex_;
+    std::vector<place_watcher *>                     watchers_;
 };
 
 // What a person can make of a code by which the driver refuses to open a peer's

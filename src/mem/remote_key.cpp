@@ -3,6 +3,7 @@
 // Connects keys to the places that use them.
 #include "mem/remote_key.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstring>
 #include <new>
@@ -115,10 +116,22 @@ ucs_status_t remote_key::connect_local(const place &from) noexcept
     return sound ? UCS_OK : UCS_ERR_UNREACHABLE;
 }
 
+// What was opened for a place whose context is over; link_ is the same for all.
+void remote_key::forget_gone() noexcept
+{
+    auto is_gone = [](const opened_import &one) { return one.from->id() == no_place; };
+    for (const opened_import &one : imports_) {
+        if (is_gone(one)) {
+            cache_.release(one.opened);
+        }
+    }
+    imports_.erase(std::remove_if(imports_.begin(), imports_.end(), is_gone), imports_.end());
+}
+
 // imports_ has room for it.
 void remote_key::remember(mapping *opened, const place &from) noexcept
 {
-    imports_.push_back({opened, 0, from.id});
+    imports_.push_back({opened, 0, &from});
     // Partner: the acquire in is_alive().
     link_.store(map_cache::link_of(*opened).get(), std::memory_order_release);
 }
@@ -132,7 +145,7 @@ ucs_status_t remote_key::connect_import(const place &from, uint64_t *mapped) noe
         return opener.status();
     }
     try {
-        import_key id(fields_, opener.value()->id, other_host_);
+        import_key id(fields_, opener.value()->id(), other_host_);
         imports_.reserve(imports_.size() + 1);
 
         bool              settled = true;
@@ -151,6 +164,7 @@ ucs_status_t remote_key::connect_import(const place &from, uint64_t *mapped) noe
         if (!settled) {
             settled_.store(false, std::memory_order_relaxed);
         }
+        forget_gone();
         remember(opened.value(), from);
         *mapped = opened.value()->mapped();
     } catch (const std::bad_alloc &) {
@@ -162,7 +176,11 @@ ucs_status_t remote_key::connect_import(const place &from, uint64_t *mapped) noe
 ucs_status_t remote_key::connect_slow(const place &from) noexcept
 {
     std::lock_guard<std::mutex> guard(mutex_);
-    if (mapped_[from.id].load(std::memory_order_relaxed) != 0) {
+    const unsigned              id = from.id();
+    if (id == no_place) {
+        return UCS_ERR_IO_ERROR; // its context is over
+    }
+    if (mapped_[id].load(std::memory_order_relaxed) != 0) {
         return UCS_OK;
     }
     if (is_closed_.load(std::memory_order_relaxed)) {
@@ -180,8 +198,13 @@ ucs_status_t remote_key::connect_slow(const place &from) noexcept
                      same_process_ ? peer_side::this_process
                      : other_host_ ? peer_side::other_host
                                    : peer_side::other_process);
-    // Partner: the acquire in lookup().
-    mapped_[from.id].store(mapped, std::memory_order_release);
+    // Partner: the acquire in lookup(). seq_cst: partner is reclaim(), either it sees the address
+    // in forget_place(), or this sees that the number is taken back.
+    mapped_[id].store(mapped, std::memory_order_seq_cst);
+    if (from.number.load(std::memory_order_seq_cst) != id) {
+        mapped_[id].store(0, std::memory_order_relaxed);
+        return UCS_ERR_IO_ERROR;
+    }
     return UCS_OK;
 }
 
@@ -205,7 +228,7 @@ bool remote_key::close_freed(map_cache::closed *closed) noexcept
     }
     is_closed_.store(true, std::memory_order_seq_cst);
     for (const opened_import &one : imports_) {
-        mapped_[one.place_id].store(0, std::memory_order_relaxed);
+        mapped_[one.from->id()].store(0, std::memory_order_relaxed);
     }
     // In this order: who lets go is out of users_ first, and nobody joins them, as the table is
     // locked. So a difference may be one that is gone already, but none is missed.
@@ -234,7 +257,7 @@ void remote_key::take_again() noexcept
         if (cache_.take_again(one.opened, one.given_back)) {
             imports_[open++] = one;
         } else {
-            mapped_[one.place_id].store(0, std::memory_order_relaxed);
+            mapped_[one.from->id()].store(0, std::memory_order_relaxed);
         }
     }
     imports_.resize(open);

@@ -94,7 +94,7 @@ public:
     // acquire: as in lookup().
     bool is_connected(const place &from) const noexcept
     {
-        return mapped_[from.id].load(std::memory_order_acquire) != 0;
+        return mapped_[from.id()].load(std::memory_order_acquire) != 0;
     }
 
     // False: its owner has let go of the memory that it is connected to. Only for a user.
@@ -126,12 +126,15 @@ public:
     // says it. Any thread.
     bool has_atomics(unsigned place_id) const noexcept
     {
-        return ((atomics_.load(std::memory_order_relaxed) >> place_id) & 1) != 0;
+        return (place_id != no_place) &&
+               (((atomics_.load(std::memory_order_relaxed) >> place_id) & 1) != 0);
     }
 
     void allow_atomics(unsigned place_id) noexcept
     {
-        atomics_.fetch_or(1ull << place_id, std::memory_order_relaxed);
+        if (place_id != no_place) {
+            atomics_.fetch_or(1ull << place_id, std::memory_order_relaxed);
+        }
     }
 
     // A small number for the GPU on the other side, for choosing a lane.
@@ -153,9 +156,9 @@ private:
 
     // An import and the place whose way it is.
     struct opened_import {
-        mapping *opened;
-        uint64_t given_back; // while the key is idle
-        unsigned place_id;
+        mapping     *opened;
+        uint64_t     given_back; // while the key is idle
+        const place *from;
     };
 
     remote_key(key_table &home, places &where, map_cache &cache, const key_fields &fields,
@@ -164,11 +167,18 @@ private:
     ucs_status_t connect_slow(const place &from) noexcept;
     ucs_status_t connect_local(const place &from) noexcept;
     ucs_status_t connect_import(const place &from, uint64_t *mapped) noexcept;
+    void         forget_gone() noexcept;
     void         remember(mapping *opened, const place &from) noexcept;
 
     // For the table, of a key without a user. The imports go back to the cache, and what it
     // closes to *closed; false: nothing stays open that the next user could have.
     bool give_back(map_cache::closed *closed) noexcept;
+    // For the table: the number is to be another place's.
+    void forget_place(unsigned id) noexcept
+    {
+        mapped_[id].store(0, std::memory_order_seq_cst); // partner: connect_slow()
+        atomics_.fetch_and(~(1ull << id), std::memory_order_relaxed);
+    }
     // The other way round; connected is what was not closed in between.
     void take_again() noexcept;
     // For the table: gives back the imports of memory that its owner has let go of, unless an
@@ -187,19 +197,19 @@ private:
     std::atomic<uint32_t>           users_{1}; // of `count`, those who unpacked it
     uint8_t                         wire_[key_packed_size_most] = {};
 
-    key_table                                    &home_;
-    places                                       &places_;
-    map_cache                                    &cache_;
-    key_fields                                    fields_;
-    bool                                          same_process_;
-    bool                                          other_host_;
-    unsigned                                      peer_index_;
-    process_identity                              self_;
-    std::mutex                                    mutex_; // of connect_slow()
-    std::array<std::atomic<uint64_t>, max_places> mapped_{};
-    std::atomic<uint64_t>                         atomics_{0}; // a bit for each place
-    std::vector<opened_import>                    imports_;
-    std::shared_ptr<owner_link>                   freed_link_; // what link_ is of once closed
+    key_table                      &home_;
+    places                         &places_;
+    map_cache                      &cache_;
+    key_fields                      fields_;
+    bool                            same_process_;
+    bool                            other_host_;
+    unsigned                        peer_index_;
+    process_identity                self_;
+    std::mutex                      mutex_; // of connect_slow()
+    by_place<std::atomic<uint64_t>> mapped_{};
+    std::atomic<uint64_t>           atomics_{0}; // a bit for each place
+    std::vector<opened_import>      imports_;
+    std::shared_ptr<owner_link>     freed_link_; // what link_ is of once closed
 };
 
 static_assert(max_places <= 64, "a bit for each place");

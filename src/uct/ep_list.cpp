@@ -303,15 +303,18 @@ const place *place_for_host(places &where, remote_key *key, uint64_t remote_addr
     uint64_t     remote;
     int          gpu = where.find_gpu(key->fields().uuid);
     const place *own = (gpu >= 0) ? where.known_primary(static_cast<unsigned>(gpu)) : nullptr;
-    if ((own != nullptr) && key->lookup(own->id, remote_addr, size_bytes, &remote)) {
+    if ((own != nullptr) && key->lookup(own->id(), remote_addr, size_bytes, &remote)) {
         return own;
     }
     for (unsigned i = where.count(); i-- > 0;) {
-        const place &at      = where.at(i);
-        const place *home    = where.known_primary(at.gpu);
-        bool         is_left = (home == nullptr) || (home->id != at.home); // by a reset
+        const place *at = where.numbered(i);
+        if (at == nullptr) {
+            continue;
+        }
+        const place *home    = where.known_primary(at->gpu);
+        bool         is_left = (home == nullptr) || (home->id() != at->home); // by a reset
         if (!is_left && key->lookup(i, remote_addr, size_bytes, &remote)) {
-            return &at;
+            return at;
         }
     }
     if (own != nullptr) {
@@ -345,7 +348,7 @@ ucs_status_t resolve_slow(iface &self, remote_key *key, const place &from, uint6
     if (status != UCS_OK) {
         return status;
     }
-    return key->lookup(from.id, remote_addr, size_bytes, remote) ? UCS_OK : UCS_ERR_INVALID_ADDR;
+    return key->lookup(from.id(), remote_addr, size_bytes, remote) ? UCS_OK : UCS_ERR_INVALID_ADDR;
 }
 
 ucs_status_t post_host(direction way, uct_ep_h super, void *buffer, size_t size_bytes,

@@ -24,7 +24,7 @@ ucs_status_t resolve_slow(iface &self, remote_key *key, const place &from, uint6
 inline ucs_status_t resolve(iface &self, remote_key *key, const place &from, uint64_t remote_addr,
                             size_t size_bytes, uint64_t *remote) noexcept
 {
-    if (__builtin_expect(key->lookup(from.id, remote_addr, size_bytes, remote), 1)) {
+    if (__builtin_expect(key->lookup(from.id(), remote_addr, size_bytes, remote), 1)) {
         return UCS_OK;
     }
     return resolve_slow(self, key, from, remote_addr, size_bytes, remote);

@@ -175,7 +175,7 @@ static_assert((static_cast<int>(UCT_ATOMIC_OP_ADD) == ring_atomic_add) &&
 // little is known before.
 bool pair_has_atomics(const iface &self, const target &to) noexcept
 try {
-    if (to.key->has_atomics(to.at->id)) {
+    if (to.key->has_atomics(to.at->id())) {
         return true;
     }
     const places     &where  = *self.domain->where;
@@ -188,7 +188,7 @@ try {
         NVL_DIAG("no atomic operations on the memory of a peer's GPU: %s", path.reason.c_str());
         return false;
     }
-    to.key->allow_atomics(to.at->id);
+    to.key->allow_atomics(to.at->id());
     return true;
 } catch (const std::exception &) {
     return false;

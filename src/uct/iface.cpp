@@ -85,8 +85,10 @@ void pending_queue::purge(uct_ep_t *ep, uct_pending_purge_callback_t callback, v
 
 result<gpu_engine *> iface::open_engine(const place &at) noexcept
 {
-    places &where = *domain->where;
-    if (where.is_over(at)) {
+    places        &where = *domain->where;
+    place_use      use(at);
+    const unsigned id = at.number.load(std::memory_order_seq_cst); // partner: place_use
+    if ((id == no_place) || where.is_over(at)) {
         NVL_ERROR("the CUDA context of a buffer was destroyed before an operation on it");
         return UCS_ERR_IO_ERROR;
     }
@@ -99,9 +101,33 @@ result<gpu_engine *> iface::open_engine(const place &at) noexcept
     if (!where.is_current(at)) {
         return homeless(at);
     }
-    engines[at.id]       = std::move(made.value());
-    active[num_active++] = engines[at.id].get();
-    return engines[at.id].get();
+    close_ended();
+    engines[id]           = std::move(made.value());
+    active[num_active]    = engines[id].get();
+    active_in[num_active] = std::move(use);
+    ++num_active;
+    return engines[id].get();
+}
+
+// The engines of contexts of the application that are over, so that others get their numbers.
+// They have nothing to do any more; not while one of them may be the caller.
+void iface::close_ended() noexcept
+{
+    if (is_polling) {
+        return;
+    }
+    for (unsigned i = 0; i < num_active;) {
+        const place &at = *active_in[i].get();
+        if (at.is_primary() || !domain->where->is_over(at) || !active[i]->is_idle()) {
+            ++i;
+            continue;
+        }
+        engines[at.id()].reset();
+        --num_active;
+        active[i]             = active[num_active];
+        active_in[i]          = std::move(active_in[num_active]);
+        active_in[num_active] = place_use();
+    }
 }
 
 // What the operation would use is not open any more; the next one finds another place.
@@ -118,7 +144,7 @@ void iface::prepare() noexcept
     const places &where = *domain->where;
     for (unsigned i = 0; i < where.gpus().size(); ++i) {
         const place *at = where.known_primary(i);
-        if ((at != nullptr) && !engines[at->id] && !where.was_reset(*at)) {
+        if ((at != nullptr) && !engines[at->id()] && !where.was_reset(*at)) {
             (void)engine_at(*at); // if not, the first operation tries again and reports
         }
     }
@@ -319,11 +345,13 @@ int nvl_iface_is_reachable_v2(uct_iface_h                            super,
 
 unsigned nvl_iface_progress(uct_iface_h super) noexcept
 {
-    iface   &self  = iface_of(super);
-    unsigned count = 0;
+    iface   &self   = iface_of(super);
+    unsigned count  = 0;
+    self.is_polling = true;
     for (unsigned i = 0; i < self.num_active; ++i) {
         count += self.active[i]->poll(self.max_poll);
     }
+    self.is_polling = false;
     if (count != 0) {
         self.refused = false;
         self.ended += count;
@@ -401,11 +429,15 @@ ucs_status_t nvl_iface_event_arm(uct_iface_h super, unsigned) noexcept
     iface &self = iface_of(super);
     int    fd;
     // Not armed while there is something to find: the caller progresses again.
-    for (unsigned i = 0; i < self.num_active; ++i) {
-        if (unsigned count = self.active[i]->poll(self.max_poll)) {
-            self.ended += count;
-            return UCS_ERR_BUSY;
-        }
+    unsigned count  = 0;
+    self.is_polling = true;
+    for (unsigned i = 0; (i < self.num_active) && (count == 0); ++i) {
+        count = self.active[i]->poll(self.max_poll);
+    }
+    self.is_polling = false;
+    if (count != 0) {
+        self.ended += count;
+        return UCS_ERR_BUSY;
     }
     if (ends_soon(self)) {
         return UCS_ERR_BUSY;

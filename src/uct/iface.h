@@ -79,25 +79,27 @@ struct bcopy_gets {
 };
 
 struct iface {
-    uct_base_iface_t                                    super;
-    iface_internal_ops                                  internal_ops;
-    const ucx_api                                      *api;
-    const host_binding                                 *host;
-    md                                                 *domain;
-    gpu_engine_config                                   engine_config;
-    unsigned                                            max_poll;
-    double                                              bandwidth;        // of the bid, bytes/s
-    bool                                                bandwidth_is_set; // by the user
-    bool                                                has_atomics;
-    size_t                                              max_short;         // 0: no short operations
-    double                                              latency;           // seconds
-    double                                              overhead;          // seconds
-    double                                              host_bandwidth[2]; // [direction], bytes/s
-    local_lookup                                        local; // where local buffers are
-    std::array<std::unique_ptr<gpu_engine>, max_places> engines;
-    std::array<gpu_engine *, max_places>                active; // those that exist, packed
-    unsigned                                            num_active;
-    pending_queue                                       pending;
+    uct_base_iface_t                      super;
+    iface_internal_ops                    internal_ops;
+    const ucx_api                        *api;
+    const host_binding                   *host;
+    md                                   *domain;
+    gpu_engine_config                     engine_config;
+    unsigned                              max_poll;
+    double                                bandwidth;        // of the bid, bytes/s
+    bool                                  bandwidth_is_set; // by the user
+    bool                                  has_atomics;
+    size_t                                max_short;         // 0: no short operations
+    double                                latency;           // seconds
+    double                                overhead;          // seconds
+    double                                host_bandwidth[2]; // [direction], bytes/s
+    local_lookup                          local;             // where local buffers are
+    by_place<std::unique_ptr<gpu_engine>> engines;
+    std::array<gpu_engine *, max_places>  active; // those that exist, packed
+    std::array<place_use, max_places>     active_in;
+    unsigned                              num_active;
+    bool                                  is_polling; // an engine of `active`
+    pending_queue                         pending;
     uct_completion_t unheard; // of operations that have none: an error is the next flush's
     joint_requests   joints;
     bcopy_gets       gets;
@@ -112,7 +114,7 @@ struct iface {
     // what was opened for it.
     result<gpu_engine *> engine_at(const place &at) noexcept
     {
-        gpu_engine *known = engines[at.id].get();
+        gpu_engine *known = engines[at.id()].get();
         if (__builtin_expect(known == nullptr, 0)) {
             return open_engine(at);
         }
@@ -124,6 +126,7 @@ struct iface {
 
     result<gpu_engine *> open_engine(const place &at) noexcept;
     ucs_status_t         homeless(const place &at) noexcept;
+    void                 close_ended() noexcept;
 
     // Makes the engines of the GPUs that buffers are registered on, so that no
     // operation has to: loading the copy kernel takes milliseconds.

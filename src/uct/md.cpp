@@ -487,7 +487,7 @@ try {
         return status;
     }
     uint64_t local = 0;
-    if (!key->lend(from.value()->id, remote_addr, &local)) {
+    if (!key->lend(from.value()->id(), remote_addr, &local)) {
         return UCS_ERR_UNREACHABLE;
     }
     *local_addr_p = reinterpret_cast<void *>(local);

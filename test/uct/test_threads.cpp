@@ -23,6 +23,19 @@ CUcontext current()
     return context;
 }
 
+// Progresses until everything has ended; false if that takes too long.
+bool flushed(entity &here)
+{
+    auto end = std::chrono::steady_clock::now() + connection::patience();
+    while (uct_iface_flush(here.iface(), 0, nullptr) == UCS_INPROGRESS) {
+        here.progress();
+        if (std::chrono::steady_clock::now() > end) {
+            return false;
+        }
+    }
+    return true;
+}
+
 // That a call leaves the thread's context stack as it was.
 class unchanged_contexts {
 public:
@@ -252,9 +265,7 @@ TEST(threads, unpack_and_copy_side_by_side)
                 EXPECT_EQ(
                     uct_ep_put_zcopy(ep.get(), &iov, 1, remotes[which] + at, rkey.rkey(), nullptr),
                     UCS_INPROGRESS);
-                while (uct_iface_flush(here.iface(), 0, nullptr) != UCS_OK) {
-                    here.progress();
-                }
+                ASSERT_TRUE(flushed(here));
             }
         });
     }
@@ -285,9 +296,7 @@ TEST(contexts, of_several_owners_are_kept_apart)
         uct_iov_t  iov{reinterpret_cast<void *>(memory[i]->address()), size, reg.memh(), 0, 1};
         ASSERT_EQ(uct_ep_put_zcopy(ep.get(), &iov, 1, remote, rkey.rkey(), nullptr),
                   UCS_INPROGRESS);
-        while (uct_iface_flush(here.iface(), 0, nullptr) != UCS_OK) {
-            here.progress();
-        }
+        ASSERT_TRUE(flushed(here));
         EXPECT_EQ(difference(source, far_side.read(remote, 0, size)), "") << "context " << i;
     }
 }
@@ -305,9 +314,7 @@ TEST(contexts, may_hold_the_memory_behind_a_key)
     uct_iov_t iov{reinterpret_cast<void *>(local.address()), size, mine.memh(), 0, 1};
     ASSERT_EQ(uct_ep_put_zcopy(ep.get(), &iov, 1, target.address(), rkey.rkey(), nullptr),
               UCS_INPROGRESS);
-    while (uct_iface_flush(here.iface(), 0, nullptr) != UCS_OK) {
-        here.progress();
-    }
+    ASSERT_TRUE(flushed(here));
     EXPECT_EQ(difference(source, target.read(0, size)), "");
 }
 
@@ -325,9 +332,7 @@ TEST(contexts, that_are_destroyed_end_in_an_error)
     auto        reg = std::make_unique<registered>(here, memory.address(), size);
     uct_iov_t   iov{reinterpret_cast<void *>(memory.address()), size, reg->memh(), 0, 1};
     ASSERT_EQ(uct_ep_put_zcopy(ep.get(), &iov, 1, remote, rkey.rkey(), nullptr), UCS_INPROGRESS);
-    while (uct_iface_flush(here.iface(), 0, nullptr) != UCS_OK) {
-        here.progress();
-    }
+    ASSERT_TRUE(flushed(here));
 
     memory.forget();
     context.destroy();
@@ -348,37 +353,70 @@ TEST(contexts, that_are_destroyed_end_in_an_error)
     registered fresh(here, again.address(), size);
     iov = {reinterpret_cast<void *>(again.address()), size, fresh.memh(), 0, 1};
     ASSERT_EQ(uct_ep_put_zcopy(ep.get(), &iov, 1, remote, rkey.rkey(), nullptr), UCS_INPROGRESS);
-    ucs_status_t flushed = UCS_INPROGRESS;
-    for (int i = 0; i < 1000000 && flushed == UCS_INPROGRESS; ++i) {
-        here.progress();
-        flushed = uct_iface_flush(here.iface(), 0, nullptr);
-    }
-    EXPECT_EQ(flushed, UCS_OK);
+    EXPECT_TRUE(flushed(here));
     EXPECT_EQ(difference(source, far_side.read(remote, 0, size)), "");
 }
 
-// A program that makes a context for each task, for a long time. Off: a place is not given back yet, 64 contexts are the
-// limit of a process.
-TEST(contexts, DISABLED_may_come_and_go_in_any_number)
+// A program that makes a context for each task, for a long time; more of them than there are places.
+TEST(contexts, may_come_and_go_in_any_number)
 {
     local_side far_side;
     uint64_t   remote = far_side.allocate(1, size);
     bytes      key    = far_side.key(remote);
     addresses  to     = far_side.address();
-    for (int i = 0; i < 150; ++i) {
+    for (unsigned i = 0; i < 150; ++i) {
         own_context context(0);
         gpu_memory  memory(context.get(), size);
-        entity      here;
-        registered  reg(here, memory.address(), size);
-        unpacked    rkey(key);
-        endpoint    ep(here, to);
-        uct_iov_t   iov{reinterpret_cast<void *>(memory.address()), size, reg.memh(), 0, 1};
+        bytes       source = random_bytes(size, i);
+        memory.write(0, source);
+        entity     here;
+        registered reg(here, memory.address(), size);
+        unpacked   rkey(key);
+        endpoint   ep(here, to);
+        uct_iov_t  iov{reinterpret_cast<void *>(memory.address()), size, reg.memh(), 0, 1};
         ASSERT_EQ(uct_ep_put_zcopy(ep.get(), &iov, 1, remote, rkey.rkey(), nullptr), UCS_INPROGRESS)
             << "context " << i;
-        while (uct_iface_flush(here.iface(), 0, nullptr) != UCS_OK) {
-            here.progress();
+        ASSERT_TRUE(flushed(here));
+        ASSERT_EQ(difference(source, far_side.read(remote, 0, size)), "") << "context " << i;
+    }
+}
+
+// The same with an interface and a key that stay, to memory of this process and of another.
+static void contexts_come_and_go(entity &here, side &far_side)
+{
+    uint64_t remote = far_side.allocate(1, size);
+    unpacked rkey(far_side.key(remote));
+    endpoint ep(here, far_side.address());
+    for (unsigned i = 0; i < 150; ++i) {
+        // Two at a time, in turns, on either GPU.
+        own_context first(0), second(1);
+        for (own_context *context : {&first, &second}) {
+            gpu_memory memory(context->get(), size);
+            bytes      source = random_bytes(size, 2 * i + (context == &second));
+            memory.write(0, source);
+            registered reg(here, memory.address(), size);
+            uct_iov_t  iov{reinterpret_cast<void *>(memory.address()), size, reg.memh(), 0, 1};
+            ASSERT_EQ(uct_ep_put_zcopy(ep.get(), &iov, 1, remote, rkey.rkey(), nullptr),
+                      UCS_INPROGRESS)
+                << "context " << i;
+            ASSERT_TRUE(flushed(here));
+            ASSERT_EQ(difference(source, far_side.read(remote, 0, size)), "") << "context " << i;
         }
     }
+}
+
+TEST(contexts, may_come_and_go_under_one_interface)
+{
+    entity     here;
+    local_side far_side(here);
+    contexts_come_and_go(here, far_side);
+}
+
+TEST(contexts, may_come_and_go_while_a_peer_stays)
+{
+    entity    here;
+    peer_side far_side;
+    contexts_come_and_go(here, far_side);
 }
 
 } // namespace nvl::test

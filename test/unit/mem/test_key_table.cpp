@@ -168,7 +168,7 @@ protected:
     bool reaches(const remote_key *key, const place *from, const wire_key &wire)
     {
         uint64_t local = 0;
-        return key->lookup(from->id, fields_of(wire).base, size, &local);
+        return key->lookup(from->id(), fields_of(wire).base, size, &local);
     }
 
     exporter                   peer_;
@@ -346,7 +346,7 @@ TEST_F(key_table_test, closes_no_key_whose_address_was_lent)
     wire_key    before = key();
     remote_key *held   = added(before);
     uint64_t    lent   = 0;
-    ASSERT_TRUE(held->lend(from_->id, fields_of(before).base, &lent));
+    ASSERT_TRUE(held->lend(from_->id(), fields_of(before).base, &lent));
     wire_key after = key_behind(before);
     if (!is_at_its_address(after, before)) {
         GTEST_SKIP() << "the address was not used again";
@@ -365,7 +365,7 @@ TEST_F(key_table_test, closes_a_key_whose_lender_let_go)
     wire_key    before = key();
     remote_key *held   = added(before);
     uint64_t    lent   = 0;
-    ASSERT_TRUE(held->lend(from_->id, fields_of(before).base, &lent));
+    ASSERT_TRUE(held->lend(from_->id(), fields_of(before).base, &lent));
     held->let_go();
     ASSERT_EQ(known(before), held);
     wire_key after = key_behind(before);
@@ -386,7 +386,7 @@ TEST_F(key_table_test, closes_nothing_under_threads_that_use_it)
         wire_key    before = key();
         remote_key *held   = added(before);
         uint64_t    mapped = 0;
-        ASSERT_TRUE(held->lookup(from_->id, fields_of(before).base, 1, &mapped));
+        ASSERT_TRUE(held->lookup(from_->id(), fields_of(before).base, 1, &mapped));
         unsigned long long       number = mapping_number(where_->cuda(), mapped);
         std::atomic<int>         wrong{0};
         std::atomic<bool>        stop{false};
@@ -394,7 +394,7 @@ TEST_F(key_table_test, closes_nothing_under_threads_that_use_it)
         for (int t = 0; t < 2; ++t) {
             all.emplace_back([&] {
                 uint64_t at = 0;
-                while (!stop.load() && held->lookup(from_->id, fields_of(before).base, 1, &at) &&
+                while (!stop.load() && held->lookup(from_->id(), fields_of(before).base, 1, &at) &&
                        held->begin_use()) {
                     wrong += (mapping_number(where_->cuda(), at) == number) ? 0 : 1;
                     held->release();

@@ -34,7 +34,7 @@ protected:
     {
         std::string why;
         where_ = places::get(&why);
-        place_ = where_->primary(where_->gpus()[0].device).value()->id;
+        place_ = where_->primary(where_->gpus()[0].device).value()->id();
         cache_ = std::make_unique<map_cache>(*where_);
         emulator()->reset_counts();
     }

@@ -28,13 +28,13 @@ TEST(legacy_mapping, is_not_forsaken_for_another_allocation_at_its_address)
     long            imports = emulator()->live_count("import");
     context_guard   guard(cuda, at->context);
 
-    CUdeviceptr        mapped = open_handle(cuda, peer.allocate(size, at->id));
+    CUdeviceptr        mapped = open_handle(cuda, peer.allocate(size, at->id()));
     unsigned long long number = mapping_number(cuda, mapped);
     ASSERT_NE(number, 0u);
     auto before = std::make_unique<legacy_mapping>(cuda, at->context, mapped);
     ASSERT_EQ(cuda.cuIpcCloseMemHandle(mapped), CUDA_SUCCESS);
 
-    CUdeviceptr again = open_handle(cuda, peer.allocate(size, at->id));
+    CUdeviceptr again = open_handle(cuda, peer.allocate(size, at->id()));
     auto        after = std::make_unique<legacy_mapping>(cuda, at->context, again);
     ASSERT_EQ(again, mapped) << "the address was not used again";
     ASSERT_NE(mapping_number(cuda, again), number);
