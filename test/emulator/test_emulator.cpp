@@ -10,10 +10,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <csetjmp>
 #include <csignal>
 #include <cstring>
+#include <fstream>
+#include <string>
+#include <sys/syscall.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace {
@@ -261,30 +266,52 @@ TEST_F(emulator, nonsense_is_no_fault_rule)
         EXPECT_EQ(EMU(emu_add_faults)(rules), -1) << rules;
 }
 
-// Its work is waited for by whoever waits for its context.
+bool is_asleep(long thread)
+{
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string   line;
+    std::getline(file, line);
+    const size_t name_end = line.rfind(')');
+    return name_end != std::string::npos && line.compare(name_end, 3, ") S") == 0;
+}
+
+// Its work is waited for by whoever waits for its context. The work is held until the call waits, or
+// has come back too early; and the bytes are looked at without a stream, which would wait for them.
 TEST_F(emulator, work_of_a_destroyed_stream_is_waited_for)
 {
-    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    const std::vector<char> wanted = pattern(4096, 1);
+    CUdeviceptr             a = allocate(4096), b = allocate(4096);
+    const void             *seen = EMU(emu_peek)(b, 4096);
+    ASSERT_NE(seen, nullptr);
     fill_pattern(a, 4096, 1);
-    for (bool frees : {false, true}) {
+    for (const char *call : {"cuCtxSynchronize", "cuMemFree_v2"}) {
         CUdeviceptr more = allocate(4096);
         CUstream    s    = nullptr;
         ASSERT_EQ(CU(cuStreamCreate)(&s, CU_STREAM_DEFAULT), CUDA_SUCCESS);
         ASSERT_EQ(CU(cuMemsetD8_v2)(b, 0xee, 4096), CUDA_SUCCESS);
         ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
-        ASSERT_EQ(EMU(emu_add_faults)("copy=sleep200000"), 0);
+        EMU(emu_hold)(1);
         ASSERT_EQ(CU(cuMemcpyDtoDAsync_v2)(more, a, 4096, s), CUDA_SUCCESS);
         ASSERT_EQ(CU(cuMemcpyDtoDAsync_v2)(b, more, 4096, s), CUDA_SUCCESS);
         ASSERT_EQ(CU(cuStreamDestroy_v2)(s), CUDA_SUCCESS);
-        EMU(emu_clear_faults)();
-        if (frees) {
-            EXPECT_EQ(CU(cuMemFree_v2)(more), CUDA_SUCCESS);
-        } else {
-            EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
-        }
-        std::vector<char> seen(4096);
-        ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
-        EXPECT_EQ(seen, pattern(4096, 1));
+
+        EMU(emu_reset_counts)();
+        const bool        frees = strcmp(call, "cuMemFree_v2") == 0;
+        std::atomic<long> id{0};
+        std::atomic<bool> is_back{false}, is_there{false};
+        std::thread       caller([&] {
+            EXPECT_EQ(CU(cuCtxSetCurrent)(ctx[0]), CUDA_SUCCESS);
+            id = syscall(SYS_gettid);
+            EXPECT_EQ(frees ? CU(cuMemFree_v2)(more) : CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+            is_there = memcmp(seen, wanted.data(), wanted.size()) == 0;
+            is_back  = true;
+        });
+        while (!is_back && (EMU(emu_call_count)(call) == 0 || !is_asleep(id)))
+            std::this_thread::yield();
+        EXPECT_FALSE(is_back) << call;
+        EMU(emu_hold)(0);
+        caller.join();
+        EXPECT_TRUE(is_there) << call;
         if (!frees) {
             EXPECT_EQ(CU(cuMemFree_v2)(more), CUDA_SUCCESS);
         }
@@ -373,16 +400,26 @@ TEST_F(emulator, a_byte_that_is_not_written_differs_even_where_it_was_the_same)
 
 TEST_F(emulator, late_copy_is_done_before_its_bytes_are_there)
 {
-    CUdeviceptr a = allocate(4096), b = allocate(4096);
-    fill_pattern(a, 4096, 1);
-    fill_pattern(b, 4096, 2);
-    CUstream s = make_stream();
-    ASSERT_EQ(EMU(emu_add_faults)("copy:1=late300000"), 0);
-    ASSERT_EQ(CU(cuMemcpyAsync)(b, a, 4096, s), CUDA_SUCCESS);
-    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    using std::chrono::steady_clock;
+    CUdeviceptr       a = allocate(4096), b = allocate(4096);
+    CUstream          s = make_stream();
     std::vector<char> seen(4096);
-    ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
-    EXPECT_EQ(seen, pattern(4096, 2));
+    fill_pattern(a, 4096, 1);
+    // A machine that paused meanwhile may have let the bytes come: again, and later.
+    for (std::chrono::microseconds late{100000};; late *= 2) {
+        fill_pattern(b, 4096, 2);
+        EMU(emu_clear_faults)();
+        ASSERT_EQ(EMU(emu_add_faults)(("copy:1=late" + std::to_string(late.count())).c_str()), 0);
+        const auto begin = steady_clock::now();
+        ASSERT_EQ(CU(cuMemcpyAsync)(b, a, 4096, s), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
+        if (seen == pattern(4096, 2))
+            break;
+        ASSERT_GE(steady_clock::now() - begin, late) << "the bytes came at once";
+        while (seen != pattern(4096, 1)) // half of them, perhaps
+            ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
+    }
     while (seen != pattern(4096, 1))
         ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
 }
