@@ -351,6 +351,52 @@ TEST_F(emulator, sizes_beyond_all_addresses_are_refused)
     EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
 }
 
+TEST_F(emulator, external_events_are_for_streams_that_are_captured)
+{
+    CUstream s     = make_stream();
+    CUevent  e     = nullptr;
+    CUgraph  graph = nullptr;
+    ASSERT_EQ(CU(cuEventCreate)(&e, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventRecordWithFlags)(e, s, CU_EVENT_RECORD_DEFAULT), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventRecordWithFlags)(e, s, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuStreamWaitEvent)(s, e, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_EQ(CU(cuStreamBeginCapture_v2)(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventRecordWithFlags)(e, s, CU_EVENT_RECORD_EXTERNAL), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamWaitEvent)(s, e, CU_EVENT_WAIT_EXTERNAL), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamEndCapture)(s, &graph), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuGraphDestroy)(graph), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, box_that_its_description_cannot_hold_is_refused)
+{
+    CUdeviceptr   a = allocate(4096), b = allocate(4096);
+    CUDA_MEMCPY3D good{};
+    good.srcMemoryType = good.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    good.srcDevice                          = a;
+    good.dstDevice                          = b;
+    good.srcPitch = good.dstPitch = 16;
+    good.srcHeight = good.dstHeight = 4;
+    good.srcY                       = 1;
+    good.WidthInBytes               = 8;
+    good.Height                     = 3;
+    good.Depth                      = 2;
+    EXPECT_EQ(CU(cuMemcpy3D_v2)(&good), CUDA_SUCCESS);
+    const auto refuses = [&](auto &&spoil) {
+        CUDA_MEMCPY3D bad = good;
+        spoil(bad);
+        return CU(cuMemcpy3D_v2)(&bad) == CUDA_ERROR_INVALID_VALUE;
+    };
+    EXPECT_TRUE(refuses([](auto &box) { box.srcHeight = 3; })) << "rows 1 to 3";
+    EXPECT_TRUE(refuses([](auto &box) { box.dstHeight = 2; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.srcPitch = 7; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.srcLOD = 1; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.dstLOD = 1; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.reserved0 = &box; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.reserved1 = &box; }));
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
 TEST_F(emulator, failed_copy_ends_the_context)
 {
     CUcontext own = nullptr;
