@@ -169,6 +169,8 @@ TEST_F(emulator_death, function_that_nobody_wrote_says_its_name)
     testing::FLAGS_gtest_death_test_style = "threadsafe";
     EXPECT_EXIT(reinterpret_cast<void (*)()>(test::symbol("cuTexRefCreate"))(),
                 testing::KilledBySignal(SIGABRT), "cuTexRefCreate is not implemented");
+    EXPECT_EXIT(reinterpret_cast<void (*)()>(test::symbol("cuGetExportTable"))(),
+                testing::KilledBySignal(SIGABRT), "cuGetExportTable is not implemented");
 }
 
 TEST_F(emulator, managed_memory_is_the_processors_too)
@@ -395,6 +397,186 @@ TEST_F(emulator, box_that_its_description_cannot_hold_is_refused)
     EXPECT_TRUE(refuses([](auto &box) { box.reserved1 = &box; }));
     EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
     EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, fill_of_rows_writes_nothing_between_them)
+{
+    constexpr size_t   pitch = 64, width = 3, rows = 4;
+    CUdeviceptr        a    = allocate(pitch * rows);
+    CUstream           s    = make_stream();
+    const CUdeviceptr  last = a + (rows - 1) * pitch;
+    std::vector<short> seen(pitch * rows / 2), wanted(seen.size(), 0x1111);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(a, 0x11, pitch * rows), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemsetD2D16_v2)(a, pitch, 0x2233, width, rows), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemsetD2D32_v2)(a + 16, pitch, 0x44556677, width, rows), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemsetD2D16Async)(last, pitch, 0x5566, 1, 1, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemsetD2D32Async)(last + 16, pitch, 0x778899aa, 1, 1, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t i = 0; i < width; i++) {
+            wanted[row * pitch / 2 + i]             = 0x2233;
+            wanted[row * pitch / 2 + 8 + 2 * i]     = 0x6677;
+            wanted[row * pitch / 2 + 8 + 2 * i + 1] = 0x4455;
+        }
+    }
+    wanted[(rows - 1) * pitch / 2]     = 0x5566;
+    wanted[(rows - 1) * pitch / 2 + 8] = static_cast<short>(0x99aa);
+    wanted[(rows - 1) * pitch / 2 + 9] = 0x7788;
+    ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), a, pitch * rows), CUDA_SUCCESS);
+    EXPECT_EQ(seen, wanted);
+
+    EXPECT_EQ(CU(cuMemsetD2D16_v2)(a + 1, pitch, 0, 1, 2), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemsetD2D16_v2)(a, pitch + 1, 0, 1, 2), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemsetD2D32_v2)(a, pitch + 2, 0, 1, 2), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemsetD2D32_v2)(a, pitch + 2, 0, 1, 1), CUDA_SUCCESS) << "one row: no pitch";
+    EXPECT_EQ(CU(cuMemsetD2D32_v2)(a, 8, 0, 3, 2), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, library_is_loaded_from_a_file_that_is_there)
+{
+    CUlibrary       library = nullptr;
+    CUlibraryOption option  = CU_LIBRARY_BINARY_IS_PRESERVED;
+    void           *value   = nullptr;
+    const auto      load    = [&](const char *path, unsigned options) {
+        return CU(cuLibraryLoadFromFile)(&library, path, nullptr, nullptr, 0, &option, &value,
+                                         options);
+    };
+    EXPECT_EQ(load("/proc/self/exe", 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuLibraryUnload)(library), CUDA_SUCCESS);
+    EXPECT_EQ(load("/proc/self/none", 0), CUDA_ERROR_FILE_NOT_FOUND);
+    EXPECT_EQ(load("/proc/self/exe", 1), CUDA_ERROR_INVALID_VALUE) << "for code in memory only";
+    EXPECT_EQ(load(nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(emulator, stream_keeps_the_attributes_that_streams_have)
+{
+    CUstream          s = make_stream();
+    CUstreamAttrValue value{};
+    int               priority = 1;
+    ASSERT_EQ(CU(cuStreamGetAttribute)(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value),
+              CUDA_SUCCESS);
+    EXPECT_EQ(value.syncPolicy, CU_SYNC_POLICY_AUTO);
+    value.syncPolicy = CU_SYNC_POLICY_SPIN;
+    ASSERT_EQ(CU(cuStreamSetAttribute)(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value),
+              CUDA_SUCCESS);
+    value = {};
+    ASSERT_EQ(CU(cuStreamGetAttribute)(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value),
+              CUDA_SUCCESS);
+    EXPECT_EQ(value.syncPolicy, CU_SYNC_POLICY_SPIN);
+    value.priority = -2;
+    ASSERT_EQ(CU(cuStreamSetAttribute)(s, CU_STREAM_ATTRIBUTE_PRIORITY, &value), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamGetPriority)(s, &priority), CUDA_SUCCESS);
+    EXPECT_EQ(priority, -2);
+    ASSERT_EQ(CU(cuStreamGetAttribute_ptsz)(nullptr, CU_STREAM_ATTRIBUTE_PRIORITY, &value),
+              CUDA_SUCCESS);
+    EXPECT_EQ(value.priority, 0);
+
+    EXPECT_EQ(CU(cuStreamGetAttribute)(s, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value),
+              CUDA_ERROR_INVALID_VALUE)
+        << "of launches";
+    EXPECT_EQ(CU(cuStreamGetAttribute)(s, CU_STREAM_ATTRIBUTE_PRIORITY, nullptr),
+              CUDA_ERROR_INVALID_VALUE);
+    value.syncPolicy = static_cast<CUsynchronizationPolicy>(0);
+    EXPECT_EQ(CU(cuStreamSetAttribute)(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value),
+              CUDA_ERROR_INVALID_VALUE);
+    value                             = {};
+    value.accessPolicyWindow.missProp = CU_ACCESS_PROPERTY_PERSISTING;
+    EXPECT_EQ(CU(cuStreamSetAttribute)(s, CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value),
+              CUDA_ERROR_INVALID_VALUE);
+}
+
+CUDA_MEMCPY3D_BATCH_OP box_of(CUdeviceptr to, CUdeviceptr from)
+{
+    CUDA_MEMCPY3D_BATCH_OP op{};
+    op.src.type = op.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    op.src.op.ptr.ptr         = from;
+    op.dst.op.ptr.ptr         = to;
+    op.extent.width           = 5;
+    op.extent.height          = 3;
+    op.extent.depth           = 2;
+    op.srcAccessOrder         = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    return op;
+}
+
+TEST_F(emulator, batch_of_boxes_moves_each_of_them)
+{
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    CUstream    s = make_stream();
+    fill_pattern(a, 4096, 1);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(b, 0, 4096), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    // The first is packed at its end, with gaps at its beginning; the second is the other way round.
+    CUDA_MEMCPY3D_BATCH_OP boxes[]  = {box_of(b, a), box_of(b + 1000, a + 1000)};
+    boxes[0].src.op.ptr.rowLength   = 10;
+    boxes[0].src.op.ptr.layerHeight = 4;
+    boxes[1].dst.op.ptr.rowLength   = 10;
+    boxes[1].dst.op.ptr.layerHeight = 4;
+    std::vector<char>       wanted(4096), seen(4096);
+    const std::vector<char> source = pattern(4096, 1);
+    for (size_t i = 0; i < 30; i++) {
+        const size_t apart   = i / 15 * 40 + i / 5 % 3 * 10 + i % 5;
+        wanted[i]            = source[apart];
+        wanted[1000 + apart] = source[1000 + i];
+    }
+    EXPECT_EQ(CU(cuMemcpy3DBatchAsync_v2)(2, boxes, 0, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, seen.size()), CUDA_SUCCESS);
+    EXPECT_EQ(seen, wanted);
+    EXPECT_EQ(CU(cuMemcpy3DBatchAsync_v2_ptsz)(2, boxes, 0, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamSynchronize_ptsz)(nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, batch_of_boxes_tells_which_one_is_refused)
+{
+    CUdeviceptr            a = allocate(4096), b = allocate(4096);
+    CUstream               s       = make_stream();
+    CUDA_MEMCPY3D_BATCH_OP boxes[] = {box_of(b, a), box_of(b, a)};
+    size_t                 failed  = 7;
+    EXPECT_EQ(CU(cuMemcpy3DBatchAsync)(2, boxes, &failed, 1, s), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(failed, ~size_t(0)) << "the flags";
+    EXPECT_EQ(CU(cuMemcpy3DBatchAsync)(2, boxes, &failed, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemcpy3DBatchAsync)(0, boxes, &failed, 0, s), CUDA_ERROR_INVALID_VALUE);
+    const auto refuses = [&](auto &&spoil) {
+        boxes[1] = box_of(b, a);
+        spoil(boxes[1]);
+        failed = 7;
+        return CU(cuMemcpy3DBatchAsync)(2, boxes, &failed, 0, s) == CUDA_ERROR_INVALID_VALUE &&
+               failed == 1;
+    };
+    EXPECT_TRUE(refuses([](auto &box) { box.extent.depth = 0; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.src.op.ptr.rowLength = 4; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.dst.op.ptr.layerHeight = 2; }));
+    EXPECT_TRUE(
+        refuses([](auto &box) { box.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.src.type = CU_MEMCPY_OPERAND_TYPE_ARRAY; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.extent.height = 4096; })) << "beyond the memory";
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, prefetch_goes_into_the_threads_own_stream)
+{
+    CUdeviceptr   p = 0;
+    CUmemLocation here{};
+    here.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    ASSERT_EQ(CU(cuMemAllocManaged)(&p, 4096, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+    for (bool second_form : {false, true}) {
+        EMU(emu_hold)(1);
+        EXPECT_EQ(second_form ? CU(cuMemPrefetchAsync_v2_ptsz)(p, 4096, here, 0, nullptr)
+                              : CU(cuMemPrefetchAsync_ptsz)(p, 4096, 0, nullptr),
+                  CUDA_SUCCESS);
+        EXPECT_EQ(CU(cuStreamQuery_ptsz)(nullptr), CUDA_ERROR_NOT_READY);
+        EMU(emu_hold)(0);
+        EXPECT_EQ(CU(cuStreamSynchronize_ptsz)(nullptr), CUDA_SUCCESS);
+    }
+    here.id = 2;
+    EXPECT_EQ(CU(cuMemPrefetchAsync_v2_ptsz)(p, 4096, here, 0, nullptr), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(CU(cuMemFree_v2)(p), CUDA_SUCCESS);
 }
 
 TEST_F(emulator, failed_copy_ends_the_context)
