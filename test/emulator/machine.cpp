@@ -72,7 +72,7 @@ nvl::machine_facts read_machine(const char *path)
     nvl::machine_facts facts;
     std::string        error;
     if (nvl::facts_read(path, &facts, &error) != nvl::facts_result::ok) {
-        fprintf(stderr, "emulated driver: NVL_EMU_MACHINE %s: %s\n", path, error.c_str());
+        fprintf(stderr, "emulated driver: NVL_EMU_MACHINE: %s\n", error.c_str());
         _exit(99);
     }
     return facts;
