@@ -74,7 +74,8 @@ void load_environment()
     plan                   &p     = the_plan();
     const std::vector<rule> rules = rules_of_environment(is_good);
     std::lock_guard         lock(p.mutex);
-    if (const char *delay = getenv("NVL_EMU_COPY_DELAY_US")) {
+    const char             *delay = getenv("NVL_EMU_COPY_DELAY_US");
+    if (delay != nullptr && delay[0] != '\0') {
         rule r; // without text: nothing that went wrong
         r.where = "copy";
         r.what  = action::sleep;

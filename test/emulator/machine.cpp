@@ -2,6 +2,7 @@
 //
 // See machine.h.
 #include "machine.h"
+#include "settings.h"
 
 #include <cctype>
 #include <cstdio>
@@ -80,10 +81,12 @@ nvl::machine_facts read_machine(const char *path)
 
 nvl::machine_facts load_machine()
 {
+    check_settings();
     const char        *path     = getenv("NVL_EMU_MACHINE");
     bool               has_file = path != nullptr && path[0] != '\0';
     nvl::machine_facts facts    = has_file ? read_machine(path) : built_in_machine();
-    if (const char *host = getenv("NVL_EMU_HOST"))
+    const char        *host     = getenv("NVL_EMU_HOST");
+    if (host != nullptr && host[0] != '\0')
         facts.host = host;
     return facts;
 }
