@@ -260,12 +260,37 @@ TEST_F(emulator, fault_of_a_thread_counts_its_own_calls)
 
 TEST_F(emulator, nonsense_is_no_fault_rule)
 {
-    for (const char *rules :
-         {"cuNoSuchFunction=1", "cuMemcpyAsync", "copy:x=1", "cuInit=drop", "cuMemFree_v2=lost",
-          "cuInit=astray", "copy=skip", "*=skip", "kernel=drop", "copy=late",
-          "cuInit:99999999999999999999=5", "cuInit=sleep99999999999999999999", "cuInit=3000000000",
-          "cuInit:0=5", "cuInit:3-2=5", "cuInit:=5", "cuInit:t=5", "cuInit:/0=5"})
+    for (const char *rules : {"cuNoSuchFunction=1",
+                              "cuMemcpyAsync",
+                              "copy:x=1",
+                              "cuInit=drop",
+                              "cuMemFree_v2=lost",
+                              "cuInit=astray",
+                              "copy=skip",
+                              "*=skip",
+                              "kernel=drop",
+                              "copy=late",
+                              "cuInit:99999999999999999999=5",
+                              "cuInit=sleep99999999999999999999",
+                              "cuInit=3000000000",
+                              "cuMemAlloc_v2=skip",
+                              "cuMemGetInfo_v2=skip",
+                              "cuDeviceGetUuid=skip",
+                              "cuPointerGetAttribute=skip",
+                              "cuInit:0=5",
+                              "cuInit:3-2=5",
+                              "cuInit:=5",
+                              "cuInit:t=5",
+                              "cuInit:/0=5"})
         EXPECT_EQ(EMU(emu_add_faults)(rules), -1) << rules;
+}
+
+TEST_F(emulator, a_call_that_gives_nothing_back_can_be_skipped)
+{
+    for (const char *rule : {"cuMemFree_v2=skip", "cuLaunchKernel=skip", "cuCtxPopCurrent_v2=skip",
+                             "cuMemcpyDtoH_v2=skip", "cuStreamSynchronize=skip"})
+        EXPECT_EQ(EMU(emu_add_faults)(rule), 0) << rule;
+    EMU(emu_clear_faults)();
 }
 
 bool is_asleep(long thread)
