@@ -44,9 +44,15 @@ std::string refused_device_file()
     return "";
 }
 
-void check_driver(machine_report &report)
+void check_driver(machine_report &report, bool live)
 {
     if (report.cuda_error.empty()) {
+        return;
+    }
+    if (!live) {
+        add(report, severity::broken, report.cuda_error,
+            "start nvlink_info there without --from: it says why; without a driver install it, or "
+            "start the container with its GPUs (--gpus all)");
         return;
     }
     const std::string refused = refused_device_file();
@@ -422,9 +428,7 @@ void check_one_ucx(machine_report &report, const ucx_found &ucx)
 
 void check_machine(machine_report &report, bool live)
 {
-    if (live) {
-        check_driver(report);
-    }
+    check_driver(report, live);
     if (report.cuda_error.empty()) {
         check_visibility(report);
         check_nvml(report);

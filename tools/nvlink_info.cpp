@@ -8,6 +8,7 @@
 
 #include "topo/probe.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -207,6 +208,22 @@ bool driver_is_emulated()
     return driver != nullptr && dlsym(driver, "emu_call_count") != nullptr;
 }
 
+// A dump has no CUDA version where CUDA did not start, and then no GPU from CUDA; else nothing.
+std::string why_no_driver(const machine_facts &facts)
+{
+    const bool shown = std::any_of(facts.gpus.begin(), facts.gpus.end(),
+                                   [](const auto &gpu) { return gpu.cuda >= 0; });
+
+    if (facts.cuda_version > 0 || shown) {
+        return "";
+    }
+    return facts.driver.empty()
+               ? "there was no CUDA driver where this file was written"
+               : fmt::format("the CUDA driver did not work where this file was written (kernel "
+                             "driver {})",
+                             facts.driver);
+}
+
 machine_report report_of_file(const options &chosen)
 {
     machine_report report;
@@ -216,8 +233,9 @@ machine_report report_of_file(const options &chosen)
     if (facts_read(chosen.from.c_str(), &facts, &error) != facts_result::ok) {
         throw file_error{error};
     }
-    report.pairs  = graph(std::move(facts));
-    report.origin = chosen.from;
+    report.cuda_error = why_no_driver(facts);
+    report.pairs      = graph(std::move(facts));
+    report.origin     = chosen.from;
     check_machine(report, false);
     return report;
 }

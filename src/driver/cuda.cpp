@@ -29,30 +29,7 @@ const library &cuda_library()
     return cuda;
 }
 
-bool fill(cuda_api &api, get_proc_address get, std::string *why)
-{
-    CUdriverProcAddressQueryResult found;
-
-#define NVL_CUDA(_need, _name, _version, ...)                                          \
-    {                                                                                  \
-        void *address = nullptr;                                                       \
-        if ((get(#_name, &address, _version, CU_GET_PROC_ADDRESS_DEFAULT, &found) !=   \
-             CUDA_SUCCESS) ||                                                          \
-            (address == nullptr)) {                                                    \
-            if (#_need[0] == 'R') {                                                    \
-                *why = std::string("the CUDA driver is too old: it has no ") + #_name; \
-                return false;                                                          \
-            }                                                                          \
-            address = nullptr;                                                         \
-        }                                                                              \
-        api._name = reinterpret_cast<__VA_ARGS__>(address);                            \
-    }
-#include "driver/symbols.def"
-#undef NVL_CUDA
-    return true;
-}
-
-// What a person can do about a failed cuInit.
+// What a person can do about a driver that refuses to start.
 const char *init_hint(CUresult code) noexcept
 {
     switch (code) {
@@ -69,6 +46,31 @@ const char *init_hint(CUresult code) noexcept
     default:
         return "cuInit failed";
     }
+}
+
+bool fill(cuda_api &api, get_proc_address get, std::string *why)
+{
+    CUdriverProcAddressQueryResult found;
+
+#define NVL_CUDA(_need, _name, _version, ...)                                                \
+    {                                                                                        \
+        void          *address = nullptr;                                                    \
+        const CUresult code =                                                                \
+            get(#_name, &address, _version, CU_GET_PROC_ADDRESS_DEFAULT, &found);            \
+        if ((code != CUDA_SUCCESS) || (address == nullptr)) {                                \
+            if (#_need[0] == 'R') {                                                          \
+                *why = (code == CUDA_ERROR_STUB_LIBRARY)                                     \
+                           ? std::string(init_hint(code))                                    \
+                           : std::string("the CUDA driver is too old: it has no ") + #_name; \
+                return false;                                                                \
+            }                                                                                \
+            address = nullptr;                                                               \
+        }                                                                                    \
+        api._name = reinterpret_cast<__VA_ARGS__>(address);                                  \
+    }
+#include "driver/symbols.def"
+#undef NVL_CUDA
+    return true;
 }
 
 } // namespace

@@ -13,8 +13,10 @@
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
+#include <map>
 #include <new>
 #include <set>
+#include <vector>
 
 namespace nvl {
 
@@ -23,11 +25,12 @@ namespace {
 // Thrown and caught within facts_parse.
 struct syntax_error {
     std::string text;
+    size_t      line; // 0: that which is being read
 };
 
-[[noreturn]] void fail(std::string text)
+[[noreturn]] void fail(std::string text, size_t line = 0)
 {
-    throw syntax_error{std::move(text)};
+    throw syntax_error{std::move(text), line};
 }
 
 std::string quoted(std::string_view text)
@@ -82,6 +85,22 @@ private:
     }
 
     std::string_view rest_;
+};
+
+// The keys that a line has had: each may come once.
+class line_keys {
+public:
+    std::string_view next(line_words &words, const char *what = "a key")
+    {
+        const std::string_view key = words.next(what);
+        if (!seen_.insert(key).second) {
+            fail(quoted(key) + " stands twice in this line: leave one of them out");
+        }
+        return key;
+    }
+
+private:
+    std::set<std::string_view> seen_;
 };
 
 template<typename T> T number(std::string_view text, T low, T high)
@@ -235,9 +254,10 @@ public:
         return std::move(facts_);
     }
 
-    void line(std::string_view text)
+    void line(std::string_view text, size_t line_number)
     {
         line_words words(text);
+        line_ = line_number;
         if (words.empty()) {
             return;
         }
@@ -262,10 +282,18 @@ private:
     void read_pairs(line_words &words);
     void read_pair_keys(pair_facts &pair, line_words words);
     void check_machine() const;
+    void check_addresses() const;
+    void check_instances() const;
 
-    machine_facts    facts_;
-    bool             pairs_begun_ = false;
-    std::set<size_t> uuids_, pcis_; // GPUs that have the key, by their number from 1
+    // Where a GPU has what others must not have; 0: nowhere.
+    struct gpu_lines {
+        size_t gpu, uuid, pci, mig;
+    };
+
+    machine_facts          facts_;
+    size_t                 line_        = 0; // that which is being read
+    bool                   pairs_begun_ = false;
+    std::vector<gpu_lines> lines_; // of each GPU
 };
 
 void parser::read_source(line_words &words)
@@ -332,10 +360,16 @@ void parser::begin_gpu(line_words &words)
     if (pairs_begun_) {
         fail("a gpu after the first pair");
     }
+    if (position < static_cast<int>(facts_.gpus.size())) {
+        const size_t first = lines_[static_cast<size_t>(position)].gpu;
+        fail("gpu " + std::to_string(position) + " is there already, from line " +
+             std::to_string(first) + " on: put all of its keys there");
+    }
     if (position != static_cast<int>(facts_.gpus.size())) {
         fail("expected gpu " + std::to_string(facts_.gpus.size()) + ", positions are in order");
     }
     facts_.gpus.emplace_back();
+    lines_.push_back({line_, 0, 0, 0});
     facts_.gpus.back().cuda = position;
     facts_.gpus.back().nvml = position;
 }
@@ -348,8 +382,9 @@ bool parser::gpu_flag(gpu_facts &gpu, std::string_view key, line_words &words)
         gpu.coherent = yes_or_no(words.next("yes or no"));
     } else if (key == "handles") {
         gpu.legacy_ipc = gpu.posix_fd = gpu.fabric_ipc = false;
-        while (!words.empty()) {
-            const std::string_view kind = words.next("a handle type");
+        line_keys kinds;
+        do {
+            const std::string_view kind = kinds.next(words, "a handle type or 'none'");
             if (kind == "legacy_ipc") {
                 gpu.legacy_ipc = true;
             } else if (kind == "posix_fd") {
@@ -359,9 +394,9 @@ bool parser::gpu_flag(gpu_facts &gpu, std::string_view key, line_words &words)
             } else if (kind != "none") {
                 fail(quoted(kind) + " is none of legacy_ipc, posix_fd, fabric, none");
             }
-        }
+        } while (!words.empty());
     } else if (key == "attribute") {
-        const int attribute = number(words.next("a number"), 1, 100000);
+        const int attribute = number(words.next("a number"), 1, 999);
         const int value     = number(words.next("a value"), INT32_MIN, INT32_MAX);
         gpu.attributes.emplace_back(attribute, value);
     } else {
@@ -382,11 +417,11 @@ bool parser::gpu_key(std::string_view key, line_words &words)
     } else if (key == "nvml") {
         gpu.nvml = number_or_hidden(words.next("an index"), facts_max_gpus - 1);
     } else if (key == "uuid") {
-        gpu.uuid = uuid(words.next("a UUID"), "GPU-");
-        uuids_.insert(facts_.gpus.size());
+        gpu.uuid           = uuid(words.next("a UUID"), "GPU-");
+        lines_.back().uuid = line_;
     } else if (key == "pci") {
-        gpu.pci = pci(words.next("a PCI address"));
-        pcis_.insert(facts_.gpus.size());
+        gpu.pci           = pci(words.next("a PCI address"));
+        lines_.back().pci = line_;
     } else if (key == "name") {
         gpu.name = words.remainder("a name");
     } else if (key == "compute") {
@@ -406,7 +441,8 @@ bool parser::gpu_key(std::string_view key, line_words &words)
         gpu.pcie_gen   = number(words.next("a generation"), 1, 9);
         gpu.pcie_width = number(words.next("a width"), 1, 32);
     } else if (key == "mig") {
-        gpu.mig = choice(words.next("a mode"), mig_mode_words);
+        gpu.mig           = choice(words.next("a mode"), mig_mode_words);
+        lines_.back().mig = line_;
         if (gpu.mig == mig_mode::instance) {
             gpu.mig_uuid = uuid(words.next("a UUID"), "MIG-");
             gpu.mig_parent =
@@ -427,8 +463,9 @@ bool parser::gpu_key(std::string_view key, line_words &words)
 void parser::read_fabric(fabric_facts &fabric, line_words &words)
 {
     fabric.state = choice(words.next("a state"), fabric_state_words);
+    line_keys keys;
     while (!words.empty()) {
-        const std::string_view key = words.next("a key");
+        const std::string_view key = keys.next(words);
         if (key == "status") {
             fabric.status = number(words.next("a code"), 0, 999);
         } else if (key == "cluster") {
@@ -451,8 +488,9 @@ void parser::read_links(gpu_facts &gpu, line_words &words)
         fail(quoted(state) + " is neither 'up' nor 'down'");
     }
     link.active = state == "up";
+    line_keys keys;
     while (!words.empty()) {
-        const std::string_view key = words.next("a key");
+        const std::string_view key = keys.next(words);
         if (key == "version") {
             link.version = number(words.next("a version"), 1, 99);
         } else if (key == "speed") {
@@ -480,8 +518,9 @@ void parser::read_links(gpu_facts &gpu, line_words &words)
 
 void parser::read_pair_keys(pair_facts &pair, line_words words)
 {
-    while (!words.empty()) {
-        const std::string_view key = words.next("a key");
+    line_keys keys;
+    do {
+        const std::string_view key = keys.next(words);
         if (key == "access") {
             pair.peer_access = yes_or_no(words.next("yes or no"));
         } else if (key == "atomics") {
@@ -507,7 +546,7 @@ void parser::read_pair_keys(pair_facts &pair, line_words words)
         } else {
             fail("unknown key " + quoted(key) + " of pair");
         }
-    }
+    } while (!words.empty());
 }
 
 void parser::read_pairs(line_words &words)
@@ -527,16 +566,21 @@ void parser::read_pairs(line_words &words)
     if (arrow != "->" && arrow != "<->") {
         fail(quoted(arrow) + " is neither '->' nor '<->'");
     }
+    bool any = count == 1; // which stands for the pairs that it does not have
     for (int a : from) {
         for (int b : to) {
             if (a == b) {
                 continue;
             }
+            any = true;
             read_pair_keys(facts_.pair(static_cast<size_t>(a), static_cast<size_t>(b)), words);
             if (arrow == "<->") {
                 read_pair_keys(facts_.pair(static_cast<size_t>(b), static_cast<size_t>(a)), words);
             }
         }
+    }
+    if (!any) {
+        fail("a GPU and itself are no pair: name two");
     }
     if (count == 1) {
         pair_facts ignored;
@@ -545,33 +589,80 @@ void parser::read_pairs(line_words &words)
     words = line_words({});
 }
 
+std::string name_of(size_t position)
+{
+    return "gpu " + std::to_string(position);
+}
+
+// One UUID and one PCI address each; an instance shares those of its GPU and has a UUID of its own besides.
+void parser::check_addresses() const
+{
+    std::map<std::string, size_t> ids, places; // whose
+
+    for (size_t i = 0; i < facts_.gpus.size(); ++i) {
+        const gpu_facts &gpu         = facts_.gpus[i];
+        const bool       is_instance = gpu.mig == mig_mode::instance;
+        const size_t     line        = is_instance ? lines_[i].mig : lines_[i].uuid;
+        if (lines_[i].uuid == 0 || lines_[i].pci == 0) {
+            fail(name_of(i) + " has no uuid or no pci: add it, or 'unknown'", lines_[i].gpu);
+        }
+        const std::string &id    = is_instance ? gpu.mig_uuid : gpu.uuid;
+        const auto         other = ids.emplace(id, i);
+        if (!id.empty() && !other.second) {
+            fail(name_of(i) + " has the UUID of another one, " + name_of(other.first->second) +
+                     ": give it its own, or 'unknown'",
+                 line);
+        }
+        if (is_instance || gpu.pci.empty()) {
+            continue;
+        }
+        const auto neighbour = places.emplace(gpu.pci, i);
+        if (!neighbour.second) {
+            fail(name_of(i) + " has the PCI address of another one, " +
+                     name_of(neighbour.first->second) + ": give it its own, or 'unknown'",
+                 lines_[i].pci);
+        }
+    }
+}
+
+void parser::check_instances() const
+{
+    for (size_t i = 0; i < facts_.gpus.size(); ++i) {
+        const int parent = facts_.gpus[i].mig_parent;
+        if (facts_.gpus[i].mig != mig_mode::instance || parent < 0) {
+            continue;
+        }
+        const auto position = static_cast<size_t>(parent);
+        if (position >= facts_.gpus.size()) {
+            fail(name_of(i) + " is an instance of a gpu that is not there", lines_[i].mig);
+        }
+        if (facts_.gpus[position].mig == mig_mode::instance) {
+            fail(
+                name_of(i) + " is an instance of " +
+                    (position == i ? std::string("itself") : name_of(position) + ", which is one") +
+                    ": name the position of the whole GPU, or -1",
+                lines_[i].mig);
+        }
+    }
+}
+
 // What belongs to no single line.
 void parser::check_machine() const
 {
-    std::set<std::string> uuids;
-    std::set<int>         ordinals, indices;
+    std::set<int> ordinals, indices;
 
     if (facts_.machine.empty()) {
         fail("the machine has no name");
     }
+    check_addresses();
+    check_instances();
     for (const auto &gpu : facts_.gpus) {
-        const auto        position = static_cast<size_t>(&gpu - facts_.gpus.data());
-        const std::string who      = "gpu " + std::to_string(position);
-        if (uuids_.count(position + 1) == 0 || pcis_.count(position + 1) == 0) {
-            fail(who + " has no uuid or no pci");
-        }
-        const std::string &id = gpu.mig == mig_mode::instance ? gpu.mig_uuid : gpu.uuid;
-        if (!id.empty() && !uuids.insert(id).second) {
-            fail(who + " has the UUID of another one");
-        }
+        const std::string who = name_of(static_cast<size_t>(&gpu - facts_.gpus.data()));
         if (gpu.cuda >= 0 && !ordinals.insert(gpu.cuda).second) {
             fail(who + " has the CUDA ordinal of another one");
         }
         if (gpu.nvml >= 0 && !indices.insert(gpu.nvml).second) {
             fail(who + " has the NVML index of another one");
-        }
-        if (gpu.mig_parent >= static_cast<int>(facts_.gpus.size())) {
-            fail(who + " is an instance of a gpu that is not there");
         }
     }
     if (!ordinals.empty() && *ordinals.rbegin() + 1 != static_cast<int>(ordinals.size())) {
@@ -602,14 +693,14 @@ try {
         while (!text.empty()) {
             const size_t end = std::min(text.find('\n'), text.size());
             ++line_number;
-            parsed.line(without_comment(text.substr(0, end)));
+            parsed.line(without_comment(text.substr(0, end)), line_number);
             text.remove_prefix(std::min(end + 1, text.size()));
         }
         line_number = 0;
         *out        = parsed.take_facts();
     } catch (const syntax_error &found) {
-        *error = line_number > 0 ? "line " + std::to_string(line_number) + ": " + found.text
-                                 : found.text;
+        const size_t where = found.line > 0 ? found.line : line_number;
+        *error = where > 0 ? "line " + std::to_string(where) + ": " + found.text : found.text;
         return facts_result::malformed;
     }
     return facts_result::ok;

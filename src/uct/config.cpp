@@ -58,18 +58,18 @@ void config_fill(const ucx_api &api, config_rows *rows) noexcept
                          "copy engine would end it sooner.",
                          NVL_CONFIG_MEMBER(iface_config, kernel));
     *iface++ =
-        row.time("IDLE", "50us", "The copy kernel leaves the GPU after so long without work.",
+        row.time("IDLE", "50us",
+                 "The copy kernel leaves the GPU after so long without work. At most 5 s, as are "
+                 "NARROW, STAY, HELLO and GAP.",
                  NVL_CONFIG_MEMBER(iface_config, idle));
     *iface++ = row.time("NARROW", "10us",
                         "A copy kernel for streams leaves all but one of its SMs after so long "
                         "without work, or later where streams follow each other later.",
                         NVL_CONFIG_MEMBER(iface_config, narrow));
-    *iface++ =
-        row.time("STAY", "2ms",
-                 "The copy kernel leaves after so long in all, and is followed by another "
-                 "while there is work: what waits for the whole GPU waits no longer. At most "
-                 "5 s.",
-                 NVL_CONFIG_MEMBER(iface_config, stay));
+    *iface++ = row.time("STAY", "2ms",
+                        "The copy kernel leaves after so long in all, and is followed by another "
+                        "while there is work: what waits for the whole GPU waits no longer.",
+                        NVL_CONFIG_MEMBER(iface_config, stay));
     *iface++ = row.time("HELLO", "50us",
                         "A copy kernel that has not started after so long, since other work fills "
                         "the GPU, is given up while operations wait; the copy engines do them.",

@@ -526,7 +526,8 @@ uint32_t clamp(size_t value, size_t least, size_t most) noexcept
     return static_cast<uint32_t>(std::min(std::max(value, least), most));
 }
 
-// At most 5 s, of "inf" as well: what waits for all work of the GPU, cudaFree for one, waits for a kernel that lingers, too.
+// A time of the copy kernel, of "inf" as well 5 s at most: what waits for the whole GPU (cudaFree
+// for one), or for a kernel that does not start, has an end.
 double nanoseconds(double seconds, double least_s) noexcept
 {
     constexpr double most_s = 5;

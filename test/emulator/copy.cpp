@@ -274,7 +274,9 @@ CUresult submit_fill(CUstream handle, const fill_shape &shape)
     std::shared_ptr<context> ctx; // the stream's: none need be current
     std::shared_ptr<stream>  s;
     EMU_TRY(stream_of(handle, &s, &ctx));
-    EMU_REQUIRE(shape.dst % shape.value_size == 0, CUDA_ERROR_INVALID_VALUE);
+    EMU_REQUIRE(shape.dst % shape.value_size == 0 &&
+                    (shape.rows <= 1 || shape.pitch % shape.value_size == 0),
+                CUDA_ERROR_INVALID_VALUE);
     if (shape.count == 0 || shape.rows == 0)
         return CUDA_SUCCESS;
     size_t row = 0, size = 0;
@@ -452,4 +454,34 @@ EMU_API(cuMemsetD2D8Async,
         (dst, pitch, value, width, height, stream))
 {
     return fill_2d(stream, dst, pitch, value, 1, width, height);
+}
+
+EMU_API(cuMemsetD2D16_v2,
+        (CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height),
+        (dst, pitch, value, width, height))
+{
+    return fill_2d(nullptr, dst, pitch, value, 2, width, height);
+}
+
+EMU_API(cuMemsetD2D16Async,
+        (CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height,
+         CUstream stream),
+        (dst, pitch, value, width, height, stream))
+{
+    return fill_2d(stream, dst, pitch, value, 2, width, height);
+}
+
+EMU_API(cuMemsetD2D32_v2,
+        (CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height),
+        (dst, pitch, value, width, height))
+{
+    return fill_2d(nullptr, dst, pitch, value, 4, width, height);
+}
+
+EMU_API(cuMemsetD2D32Async,
+        (CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height,
+         CUstream stream),
+        (dst, pitch, value, width, height, stream))
+{
+    return fill_2d(stream, dst, pitch, value, 4, width, height);
 }

@@ -15,7 +15,7 @@ struct box_end {
     size_t       x, y, z, pitch, height;
 };
 
-CUresult address_of(const box_end &end, size_t row, uint64_t *address, side *what)
+CUresult address_of(const box_end &end, size_t row, size_t height, uint64_t *address, side *what)
 {
     switch (end.type) {
     case CU_MEMORYTYPE_HOST:
@@ -33,9 +33,11 @@ CUresult address_of(const box_end &end, size_t row, uint64_t *address, side *wha
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }
-    size_t least = 0, rows = 0, bytes = 0;
+    size_t least = 0, lines = 0, rows = 0, bytes = 0;
     EMU_REQUIRE(!__builtin_add_overflow(row, end.x, &least) &&
                     (end.pitch == 0 || end.pitch >= least) &&
+                    !__builtin_add_overflow(height, end.y, &lines) &&
+                    (end.height == 0 || end.height >= lines) &&
                     !__builtin_mul_overflow(end.z, end.height, &rows) &&
                     !__builtin_add_overflow(rows, end.y, &rows) &&
                     !__builtin_mul_overflow(rows, end.pitch == 0 ? least : end.pitch, &bytes) &&
@@ -52,8 +54,8 @@ CUresult copy_box(CUstream stream, const box_end &to, const box_end &from, size_
     shape.row    = width;
     shape.rows   = height;
     shape.planes = depth;
-    EMU_TRY(address_of(to, width, &shape.dst, &shape.dst_side));
-    EMU_TRY(address_of(from, width, &shape.src, &shape.src_side));
+    EMU_TRY(address_of(to, width, height, &shape.dst, &shape.dst_side));
+    EMU_TRY(address_of(from, width, height, &shape.src, &shape.src_side));
     shape.dst_pitch = to.pitch == 0 ? width + to.x : to.pitch;
     shape.src_pitch = from.pitch == 0 ? width + from.x : from.pitch;
     EMU_REQUIRE(
@@ -81,6 +83,9 @@ CUresult copy_2d(CUstream stream, const CUDA_MEMCPY2D *copy, when until)
 CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D *copy, when until)
 {
     EMU_REQUIRE(copy != nullptr, CUDA_ERROR_INVALID_VALUE);
+    EMU_REQUIRE(copy->srcLOD == 0 && copy->dstLOD == 0 && copy->reserved0 == nullptr &&
+                    copy->reserved1 == nullptr,
+                CUDA_ERROR_INVALID_VALUE);
     box_end to{copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstXInBytes,
                copy->dstY,          copy->dstZ,    copy->dstPitch,  copy->dstHeight};
     box_end from{copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcXInBytes,

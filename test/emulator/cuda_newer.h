@@ -50,6 +50,36 @@ struct CUmemcpyAttributes {
     CUmemLocation          srcLocHint, dstLocHint;
     unsigned               flags;
 };
+enum CUmemcpy3DOperandType {
+    CU_MEMCPY_OPERAND_TYPE_POINTER = 1,
+    CU_MEMCPY_OPERAND_TYPE_ARRAY   = 2,
+};
+struct CUoffset3D {
+    size_t x, y, z;
+};
+struct CUextent3D {
+    size_t width, height, depth;
+};
+struct CUmemcpy3DOperand {
+    CUmemcpy3DOperandType type;
+    union {
+        struct {
+            CUdeviceptr   ptr;
+            size_t        rowLength, layerHeight;
+            CUmemLocation locHint;
+        } ptr;
+        struct {
+            CUarray    array;
+            CUoffset3D offset;
+        } array;
+    } op;
+};
+struct CUDA_MEMCPY3D_BATCH_OP {
+    CUmemcpy3DOperand      src, dst;
+    CUextent3D             extent;
+    CUmemcpySrcAccessOrder srcAccessOrder;
+    unsigned               flags;
+};
 #endif
 
 extern "C" {
@@ -85,6 +115,10 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
 CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
                                  CUmemcpyAttributes *attributes, size_t *firsts,
                                  size_t attribute_count, size_t *fail_index, CUstream stream);
+CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, size_t *fail_index,
+                              unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *ops, size_t *fail_index,
+                                   unsigned long long flags, CUstream stream);
 #endif
 
 #if CUDA_VERSION < 13000
@@ -100,6 +134,10 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *siz
 CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
                                     size_t count, CUmemcpyAttributes *attributes, size_t *firsts,
                                     size_t attribute_count, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP *ops,
+                                 unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *ops,
+                                      unsigned long long flags, CUstream stream);
 #endif
 
 } // extern "C"

@@ -324,6 +324,8 @@ using namespace emu;
 EMU_API(cuInit, (unsigned int flags), (flags))
 {
     EMU_REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
+    // A machine without a driver: a library that is there cannot be missing, so it is the stub.
+    EMU_REQUIRE(machine().cuda_version > 0, CUDA_ERROR_STUB_LIBRARY);
     std::lock_guard lock(drv().mutex);
     if (drv().initialised)
         return CUDA_SUCCESS;

@@ -76,13 +76,21 @@ std::function<void()> reach(const std::shared_ptr<std::atomic<uint64_t>> &time,
     };
 }
 
-CUresult record(CUevent handle, CUstream stream_handle)
+// The one flag of a record and of a wait, "external", is for streams that are captured.
+bool takes_flags(const stream &s, unsigned flags)
+{
+    static_assert(int(CU_EVENT_RECORD_EXTERNAL) == int(CU_EVENT_WAIT_EXTERNAL));
+    return flags == 0 || (flags == CU_EVENT_RECORD_EXTERNAL && s.is_capturing());
+}
+
+CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
 {
     std::shared_ptr<event>   e;
     std::shared_ptr<context> ctx;
     std::shared_ptr<stream>  s;
     EMU_TRY(event_of(handle, &e));
     EMU_TRY(stream_of(stream_handle, &s, &ctx));
+    EMU_REQUIRE(takes_flags(*s, flags), CUDA_ERROR_INVALID_VALUE);
     EMU_REQUIRE(e->context_id == ctx->id, CUDA_ERROR_INVALID_HANDLE);
     auto time = std::make_shared<std::atomic<uint64_t>>(0);
     // Under the event's lock, so that two records of it end in the order of their submission.
@@ -132,14 +140,14 @@ EMU_API(cuEventDestroy_v2, (CUevent handle), (handle))
 
 EMU_API(cuEventRecord, (CUevent handle, CUstream stream), (handle, stream))
 {
-    return record(handle, stream);
+    return record(handle, stream, 0);
 }
 
 EMU_API(cuEventRecordWithFlags, (CUevent handle, CUstream stream, unsigned int flags),
         (handle, stream, flags))
 {
     EMU_REQUIRE((flags & ~CU_EVENT_RECORD_EXTERNAL) == 0, CUDA_ERROR_INVALID_VALUE);
-    return record(handle, stream);
+    return record(handle, stream, flags);
 }
 
 EMU_API(cuEventQuery, (CUevent handle), (handle))
@@ -209,7 +217,7 @@ EMU_API(cuStreamWaitEvent, (CUstream stream_handle, CUevent handle, unsigned int
     std::shared_ptr<stream>  s;
     EMU_TRY(event_of(handle, &e));
     EMU_TRY(stream_of(stream_handle, &s, &ctx));
-    EMU_REQUIRE((flags & ~CU_EVENT_WAIT_EXTERNAL) == 0, CUDA_ERROR_INVALID_VALUE);
+    EMU_REQUIRE(takes_flags(*s, flags), CUDA_ERROR_INVALID_VALUE);
     marker point;
     {
         std::lock_guard lock(e->mutex);

@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <type_traits>
 #include <unistd.h>
 
 namespace emu {
@@ -38,6 +39,44 @@ bool is_known(const std::string &where)
     return false;
 }
 
+// Is a parameter of this type where a call leaves its answer? What void * points to is not told apart.
+template<class P> constexpr bool is_answer = false;
+template<class T>
+constexpr bool is_answer<T *> =
+    !std::is_const_v<T> &&
+    (std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_pointer_v<T> ||
+     std::is_same_v<T, CUuuid> || std::is_same_v<T, CUipcMemHandle> ||
+     std::is_same_v<T, CUipcEventHandle> || std::is_same_v<T, CUmemAllocationProp> ||
+     std::is_same_v<T, CUmemPoolPtrExportData> || std::is_same_v<T, CUstreamAttrValue>);
+
+template<class... P> constexpr bool has_answer(CUresult (*)(P...))
+{
+    return (is_answer<P> || ...);
+}
+
+constexpr bool has_answers[] = {
+#define EMU_FN(base, symbol, since, variant) has_answer(&::symbol),
+#define EMU_NO(base, symbol, since, variant) false,
+#include "symbols.def"
+#undef EMU_FN
+#undef EMU_NO
+};
+
+// A caller takes what it left uninitialised for an answer where such a call does nothing.
+bool gives_back(const std::string &where)
+{
+    const auto has = [&](const char *part) { return where.find(part) != std::string::npos; };
+    if (has("cuLaunch") || has("Batch") || has("cuCtxPopCurrent"))
+        return false; // lists that are read, and what may be left out
+    if (has("GetAttribute") || has("Export") || has("HandleForAddressRange"))
+        return true; // by void *
+    for (unsigned i = 0; i < fn_count; i++) {
+        if (where == name_of(static_cast<fn>(i)))
+            return has_answers[i];
+    }
+    return false;
+}
+
 // Can this go wrong there?
 bool suits(action what, const std::string &where)
 {
@@ -54,7 +93,7 @@ bool suits(action what, const std::string &where)
     case action::astray:
         return where == "cuCtxPushCurrent_v2" || where == "cuCtxSetCurrent";
     case action::skip:
-        return !is_copy && !is_kernel && where != "*";
+        return !is_copy && !is_kernel && where != "*" && !gives_back(where);
     case action::code:
         return !is_kernel;
     default:
@@ -74,7 +113,8 @@ void load_environment()
     plan                   &p     = the_plan();
     const std::vector<rule> rules = rules_of_environment(is_good);
     std::lock_guard         lock(p.mutex);
-    if (const char *delay = getenv("NVL_EMU_COPY_DELAY_US")) {
+    const char             *delay = getenv("NVL_EMU_COPY_DELAY_US");
+    if (delay != nullptr && delay[0] != '\0') {
         rule r; // without text: nothing that went wrong
         r.where = "copy";
         r.what  = action::sleep;

@@ -2,6 +2,7 @@
 //
 // See machine.h.
 #include "machine.h"
+#include "settings.h"
 
 #include <cctype>
 #include <cstdio>
@@ -72,7 +73,7 @@ nvl::machine_facts read_machine(const char *path)
     nvl::machine_facts facts;
     std::string        error;
     if (nvl::facts_read(path, &facts, &error) != nvl::facts_result::ok) {
-        fprintf(stderr, "emulated driver: NVL_EMU_MACHINE %s: %s\n", path, error.c_str());
+        fprintf(stderr, "emulated driver: NVL_EMU_MACHINE: %s\n", error.c_str());
         _exit(99);
     }
     return facts;
@@ -80,10 +81,12 @@ nvl::machine_facts read_machine(const char *path)
 
 nvl::machine_facts load_machine()
 {
+    check_settings();
     const char        *path     = getenv("NVL_EMU_MACHINE");
     bool               has_file = path != nullptr && path[0] != '\0';
     nvl::machine_facts facts    = has_file ? read_machine(path) : built_in_machine();
-    if (const char *host = getenv("NVL_EMU_HOST"))
+    const char        *host     = getenv("NVL_EMU_HOST");
+    if (host != nullptr && host[0] != '\0')
         facts.host = host;
     return facts;
 }

@@ -9,7 +9,8 @@
 
 namespace emu {
 
-// Read once; a file that cannot be read or understood ends the process with a line that says so.
+// Read once; a file that cannot be read or understood ends the process with a line that says so, and
+// so does a value of an environment variable (settings.h).
 const nvl::machine_facts &machine();
 
 // "GPU-a71cf434-9a49-..." or "MIG-..." to 16 bytes; false when it is no UUID.

@@ -281,6 +281,14 @@ EMU_API(cuModuleGetGlobal_v2,
     return get_global(pointer, size, m, name);
 }
 
+static void make_library(CUlibrary *handle)
+{
+    auto made    = std::make_shared<loaded_library>();
+    made->handle = make_handle<CUlibrary>(handle_kind::library);
+    tables().libraries.add(made->handle, made);
+    *handle = made->handle;
+}
+
 EMU_API(cuLibraryLoadData,
         (CUlibrary * handle, const void *code, CUjit_option *jit_options, void **jit_values,
          unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count),
@@ -288,10 +296,22 @@ EMU_API(cuLibraryLoadData,
 {
     EMU_UNUSED(jit_options, jit_values, jit_count, options, values, count);
     EMU_REQUIRE(handle != nullptr && code != nullptr, CUDA_ERROR_INVALID_VALUE);
-    auto made    = std::make_shared<loaded_library>();
-    made->handle = make_handle<CUlibrary>(handle_kind::library);
-    tables().libraries.add(made->handle, made);
-    *handle = made->handle;
+    make_library(handle);
+    return CUDA_SUCCESS;
+}
+
+EMU_API(cuLibraryLoadFromFile,
+        (CUlibrary * handle, const char *path, CUjit_option *jit_options, void **jit_values,
+         unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count),
+        (handle, path, jit_options, jit_values, jit_count, options, values, count))
+{
+    EMU_UNUSED(jit_options, jit_values, jit_count, values);
+    EMU_REQUIRE(handle != nullptr && path != nullptr, CUDA_ERROR_INVALID_VALUE);
+    EMU_REQUIRE(count == 0 || options != nullptr, CUDA_ERROR_INVALID_VALUE);
+    for (unsigned i = 0; i < count; i++)
+        EMU_REQUIRE(options[i] != CU_LIBRARY_BINARY_IS_PRESERVED, CUDA_ERROR_INVALID_VALUE);
+    EMU_REQUIRE(access(path, R_OK) == 0, CUDA_ERROR_FILE_NOT_FOUND);
+    make_library(handle);
     return CUDA_SUCCESS;
 }
 

@@ -64,6 +64,13 @@ EMU_PER_THREAD(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz,
                (dptr, bytesize, pool, hStream))
 EMU_PER_THREAD(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr dptr, CUstream hStream),
                (dptr, hStream))
+EMU_PER_THREAD(cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz,
+               (CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream),
+               (devPtr, count, dstDevice, hStream))
+EMU_PER_THREAD(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
+               (CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
+                CUstream hStream),
+               (devPtr, count, location, flags, hStream))
 EMU_PER_THREAD(cuMemcpy, cuMemcpy_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount),
                (dst, src, ByteCount))
 EMU_PER_THREAD(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *pCopy), (pCopy))
@@ -74,6 +81,14 @@ EMU_PER_THREAD(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, (const CUDA_
 EMU_PER_THREAD(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *pCopy), (pCopy))
 EMU_PER_THREAD(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz,
                (const CUDA_MEMCPY3D *pCopy, CUstream hStream), (pCopy, hStream))
+EMU_PER_THREAD(cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz,
+               (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx,
+                unsigned long long flags, CUstream hStream),
+               (numOps, opList, failIdx, flags, hStream))
+EMU_PER_THREAD(cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz,
+               (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
+                CUstream hStream),
+               (numOps, opList, flags, hStream))
 EMU_PER_THREAD(cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, (const CUDA_MEMCPY3D_PEER *pCopy), (pCopy))
 EMU_PER_THREAD(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz,
                (const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream), (pCopy, hStream))
@@ -120,6 +135,22 @@ EMU_PER_THREAD(cuMemsetD16_v2, cuMemsetD16_v2_ptds,
 EMU_PER_THREAD(cuMemsetD16Async, cuMemsetD16Async_ptsz,
                (CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream),
                (dstDevice, us, N, hStream))
+EMU_PER_THREAD(cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds,
+               (CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
+                size_t Height),
+               (dstDevice, dstPitch, us, Width, Height))
+EMU_PER_THREAD(cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz,
+               (CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
+                size_t Height, CUstream hStream),
+               (dstDevice, dstPitch, us, Width, Height, hStream))
+EMU_PER_THREAD(cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds,
+               (CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                size_t Height),
+               (dstDevice, dstPitch, ui, Width, Height))
+EMU_PER_THREAD(cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz,
+               (CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                size_t Height, CUstream hStream),
+               (dstDevice, dstPitch, ui, Width, Height, hStream))
 EMU_PER_THREAD(cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds,
                (CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
                 size_t Height),
@@ -149,6 +180,9 @@ EMU_PER_THREAD(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz,
                (CUstream hStream, CUstreamCaptureMode mode), (hStream, mode))
 EMU_PER_THREAD(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream hStream, CUgraph *phGraph),
                (hStream, phGraph))
+EMU_PER_THREAD(cuStreamGetAttribute, cuStreamGetAttribute_ptsz,
+               (CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out),
+               (hStream, attr, value_out))
 EMU_PER_THREAD(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz,
                (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
                 CUgraph *graph_out, const CUgraphNode **dependencies_out,
@@ -174,6 +208,9 @@ EMU_PER_THREAD(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream hStream,
 EMU_PER_THREAD(cuStreamIsCapturing, cuStreamIsCapturing_ptsz,
                (CUstream hStream, CUstreamCaptureStatus *captureStatus), (hStream, captureStatus))
 EMU_PER_THREAD(cuStreamQuery, cuStreamQuery_ptsz, (CUstream hStream), (hStream))
+EMU_PER_THREAD(cuStreamSetAttribute, cuStreamSetAttribute_ptsz,
+               (CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value),
+               (hStream, attr, value))
 EMU_PER_THREAD(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream hStream), (hStream))
 EMU_PER_THREAD(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
                (CUstream hStream, CUevent hEvent, unsigned int Flags), (hStream, hEvent, Flags))

@@ -46,6 +46,7 @@ found_symbol search(const char *base, int version, cuuint64_t flags)
 CUresult check(const char *name, void **function, int version, cuuint64_t flags)
 {
     EMU_REQUIRE(name != nullptr && function != nullptr, CUDA_ERROR_INVALID_VALUE);
+    EMU_REQUIRE(machine().cuda_version > 0, CUDA_ERROR_STUB_LIBRARY);
     EMU_REQUIRE(version <= machine().cuda_version, CUDA_ERROR_INVALID_VALUE);
     EMU_REQUIRE(flags <= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUDA_ERROR_INVALID_VALUE);
     return CUDA_SUCCESS;

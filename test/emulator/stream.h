@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -49,8 +50,11 @@ public:
     const std::weak_ptr<context> owner;
     const CUstream               handle;
     const unsigned               flags;
-    const int                    priority;
+    std::atomic<int>             priority;
     const uint64_t               id;
+    // What cuStreamSetAttribute has set.
+    std::mutex                                  attributes_mutex;
+    std::map<CUstreamAttrID, CUstreamAttrValue> attributes;
     // Set by capture.cpp: work that is submitted is recorded, not done.
     std::atomic<CUstreamCaptureStatus> capture_status{CU_STREAM_CAPTURE_STATUS_NONE};
     bool                               is_capturing() const

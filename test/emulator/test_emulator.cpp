@@ -10,10 +10,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <csetjmp>
 #include <csignal>
 #include <cstring>
+#include <fstream>
+#include <string>
+#include <sys/syscall.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace {
@@ -164,6 +169,8 @@ TEST_F(emulator_death, function_that_nobody_wrote_says_its_name)
     testing::FLAGS_gtest_death_test_style = "threadsafe";
     EXPECT_EXIT(reinterpret_cast<void (*)()>(test::symbol("cuTexRefCreate"))(),
                 testing::KilledBySignal(SIGABRT), "cuTexRefCreate is not implemented");
+    EXPECT_EXIT(reinterpret_cast<void (*)()>(test::symbol("cuGetExportTable"))(),
+                testing::KilledBySignal(SIGABRT), "cuGetExportTable is not implemented");
 }
 
 TEST_F(emulator, managed_memory_is_the_processors_too)
@@ -253,38 +260,85 @@ TEST_F(emulator, fault_of_a_thread_counts_its_own_calls)
 
 TEST_F(emulator, nonsense_is_no_fault_rule)
 {
-    for (const char *rules :
-         {"cuNoSuchFunction=1", "cuMemcpyAsync", "copy:x=1", "cuInit=drop", "cuMemFree_v2=lost",
-          "cuInit=astray", "copy=skip", "*=skip", "kernel=drop", "copy=late",
-          "cuInit:99999999999999999999=5", "cuInit=sleep99999999999999999999", "cuInit=3000000000",
-          "cuInit:0=5", "cuInit:3-2=5", "cuInit:=5", "cuInit:t=5", "cuInit:/0=5"})
+    for (const char *rules : {"cuNoSuchFunction=1",
+                              "cuMemcpyAsync",
+                              "copy:x=1",
+                              "cuInit=drop",
+                              "cuMemFree_v2=lost",
+                              "cuInit=astray",
+                              "copy=skip",
+                              "*=skip",
+                              "kernel=drop",
+                              "copy=late",
+                              "cuInit:99999999999999999999=5",
+                              "cuInit=sleep99999999999999999999",
+                              "cuInit=3000000000",
+                              "cuMemAlloc_v2=skip",
+                              "cuMemGetInfo_v2=skip",
+                              "cuDeviceGetUuid=skip",
+                              "cuPointerGetAttribute=skip",
+                              "cuInit:0=5",
+                              "cuInit:3-2=5",
+                              "cuInit:=5",
+                              "cuInit:t=5",
+                              "cuInit:/0=5"})
         EXPECT_EQ(EMU(emu_add_faults)(rules), -1) << rules;
 }
 
-// Its work is waited for by whoever waits for its context.
+TEST_F(emulator, a_call_that_gives_nothing_back_can_be_skipped)
+{
+    for (const char *rule : {"cuMemFree_v2=skip", "cuLaunchKernel=skip", "cuCtxPopCurrent_v2=skip",
+                             "cuMemcpyDtoH_v2=skip", "cuStreamSynchronize=skip"})
+        EXPECT_EQ(EMU(emu_add_faults)(rule), 0) << rule;
+    EMU(emu_clear_faults)();
+}
+
+bool is_asleep(long thread)
+{
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string   line;
+    std::getline(file, line);
+    const size_t name_end = line.rfind(')');
+    return name_end != std::string::npos && line.compare(name_end, 3, ") S") == 0;
+}
+
+// Its work is waited for by whoever waits for its context. The work is held until the call waits, or
+// has come back too early; and the bytes are looked at without a stream, which would wait for them.
 TEST_F(emulator, work_of_a_destroyed_stream_is_waited_for)
 {
-    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    const std::vector<char> wanted = pattern(4096, 1);
+    CUdeviceptr             a = allocate(4096), b = allocate(4096);
+    const void             *seen = EMU(emu_peek)(b, 4096);
+    ASSERT_NE(seen, nullptr);
     fill_pattern(a, 4096, 1);
-    for (bool frees : {false, true}) {
+    for (const char *call : {"cuCtxSynchronize", "cuMemFree_v2"}) {
         CUdeviceptr more = allocate(4096);
         CUstream    s    = nullptr;
         ASSERT_EQ(CU(cuStreamCreate)(&s, CU_STREAM_DEFAULT), CUDA_SUCCESS);
         ASSERT_EQ(CU(cuMemsetD8_v2)(b, 0xee, 4096), CUDA_SUCCESS);
         ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
-        ASSERT_EQ(EMU(emu_add_faults)("copy=sleep200000"), 0);
+        EMU(emu_hold)(1);
         ASSERT_EQ(CU(cuMemcpyDtoDAsync_v2)(more, a, 4096, s), CUDA_SUCCESS);
         ASSERT_EQ(CU(cuMemcpyDtoDAsync_v2)(b, more, 4096, s), CUDA_SUCCESS);
         ASSERT_EQ(CU(cuStreamDestroy_v2)(s), CUDA_SUCCESS);
-        EMU(emu_clear_faults)();
-        if (frees) {
-            EXPECT_EQ(CU(cuMemFree_v2)(more), CUDA_SUCCESS);
-        } else {
-            EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
-        }
-        std::vector<char> seen(4096);
-        ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
-        EXPECT_EQ(seen, pattern(4096, 1));
+
+        EMU(emu_reset_counts)();
+        const bool        frees = strcmp(call, "cuMemFree_v2") == 0;
+        std::atomic<long> id{0};
+        std::atomic<bool> is_back{false}, is_there{false};
+        std::thread       caller([&] {
+            EXPECT_EQ(CU(cuCtxSetCurrent)(ctx[0]), CUDA_SUCCESS);
+            id = syscall(SYS_gettid);
+            EXPECT_EQ(frees ? CU(cuMemFree_v2)(more) : CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+            is_there = memcmp(seen, wanted.data(), wanted.size()) == 0;
+            is_back  = true;
+        });
+        while (!is_back && (EMU(emu_call_count)(call) == 0 || !is_asleep(id)))
+            std::this_thread::yield();
+        EXPECT_FALSE(is_back) << call;
+        EMU(emu_hold)(0);
+        caller.join();
+        EXPECT_TRUE(is_there) << call;
         if (!frees) {
             EXPECT_EQ(CU(cuMemFree_v2)(more), CUDA_SUCCESS);
         }
@@ -322,6 +376,232 @@ TEST_F(emulator, sizes_beyond_all_addresses_are_refused)
         << "nothing is mapped there";
     EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
     EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, external_events_are_for_streams_that_are_captured)
+{
+    CUstream s     = make_stream();
+    CUevent  e     = nullptr;
+    CUgraph  graph = nullptr;
+    ASSERT_EQ(CU(cuEventCreate)(&e, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventRecordWithFlags)(e, s, CU_EVENT_RECORD_DEFAULT), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventRecordWithFlags)(e, s, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuStreamWaitEvent)(s, e, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_EQ(CU(cuStreamBeginCapture_v2)(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuEventRecordWithFlags)(e, s, CU_EVENT_RECORD_EXTERNAL), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamWaitEvent)(s, e, CU_EVENT_WAIT_EXTERNAL), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamEndCapture)(s, &graph), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuGraphDestroy)(graph), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, box_that_its_description_cannot_hold_is_refused)
+{
+    CUdeviceptr   a = allocate(4096), b = allocate(4096);
+    CUDA_MEMCPY3D good{};
+    good.srcMemoryType = good.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    good.srcDevice                          = a;
+    good.dstDevice                          = b;
+    good.srcPitch = good.dstPitch = 16;
+    good.srcHeight = good.dstHeight = 4;
+    good.srcY                       = 1;
+    good.WidthInBytes               = 8;
+    good.Height                     = 3;
+    good.Depth                      = 2;
+    EXPECT_EQ(CU(cuMemcpy3D_v2)(&good), CUDA_SUCCESS);
+    const auto refuses = [&](auto &&spoil) {
+        CUDA_MEMCPY3D bad = good;
+        spoil(bad);
+        return CU(cuMemcpy3D_v2)(&bad) == CUDA_ERROR_INVALID_VALUE;
+    };
+    EXPECT_TRUE(refuses([](auto &box) { box.srcHeight = 3; })) << "rows 1 to 3";
+    EXPECT_TRUE(refuses([](auto &box) { box.dstHeight = 2; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.srcPitch = 7; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.srcLOD = 1; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.dstLOD = 1; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.reserved0 = &box; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.reserved1 = &box; }));
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, fill_of_rows_writes_nothing_between_them)
+{
+    constexpr size_t   pitch = 64, width = 3, rows = 4;
+    CUdeviceptr        a    = allocate(pitch * rows);
+    CUstream           s    = make_stream();
+    const CUdeviceptr  last = a + (rows - 1) * pitch;
+    std::vector<short> seen(pitch * rows / 2), wanted(seen.size(), 0x1111);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(a, 0x11, pitch * rows), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemsetD2D16_v2)(a, pitch, 0x2233, width, rows), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemsetD2D32_v2)(a + 16, pitch, 0x44556677, width, rows), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemsetD2D16Async)(last, pitch, 0x5566, 1, 1, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemsetD2D32Async)(last + 16, pitch, 0x778899aa, 1, 1, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t i = 0; i < width; i++) {
+            wanted[row * pitch / 2 + i]             = 0x2233;
+            wanted[row * pitch / 2 + 8 + 2 * i]     = 0x6677;
+            wanted[row * pitch / 2 + 8 + 2 * i + 1] = 0x4455;
+        }
+    }
+    wanted[(rows - 1) * pitch / 2]     = 0x5566;
+    wanted[(rows - 1) * pitch / 2 + 8] = static_cast<short>(0x99aa);
+    wanted[(rows - 1) * pitch / 2 + 9] = 0x7788;
+    ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), a, pitch * rows), CUDA_SUCCESS);
+    EXPECT_EQ(seen, wanted);
+
+    EXPECT_EQ(CU(cuMemsetD2D16_v2)(a + 1, pitch, 0, 1, 2), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemsetD2D16_v2)(a, pitch + 1, 0, 1, 2), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemsetD2D32_v2)(a, pitch + 2, 0, 1, 2), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemsetD2D32_v2)(a, pitch + 2, 0, 1, 1), CUDA_SUCCESS) << "one row: no pitch";
+    EXPECT_EQ(CU(cuMemsetD2D32_v2)(a, 8, 0, 3, 2), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, library_is_loaded_from_a_file_that_is_there)
+{
+    CUlibrary       library = nullptr;
+    CUlibraryOption option  = CU_LIBRARY_BINARY_IS_PRESERVED;
+    void           *value   = nullptr;
+    const auto      load    = [&](const char *path, unsigned options) {
+        return CU(cuLibraryLoadFromFile)(&library, path, nullptr, nullptr, 0, &option, &value,
+                                         options);
+    };
+    EXPECT_EQ(load("/proc/self/exe", 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuLibraryUnload)(library), CUDA_SUCCESS);
+    EXPECT_EQ(load("/proc/self/none", 0), CUDA_ERROR_FILE_NOT_FOUND);
+    EXPECT_EQ(load("/proc/self/exe", 1), CUDA_ERROR_INVALID_VALUE) << "for code in memory only";
+    EXPECT_EQ(load(nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(emulator, stream_keeps_the_attributes_that_streams_have)
+{
+    CUstream          s = make_stream();
+    CUstreamAttrValue value{};
+    int               priority = 1;
+    ASSERT_EQ(CU(cuStreamGetAttribute)(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value),
+              CUDA_SUCCESS);
+    EXPECT_EQ(value.syncPolicy, CU_SYNC_POLICY_AUTO);
+    value.syncPolicy = CU_SYNC_POLICY_SPIN;
+    ASSERT_EQ(CU(cuStreamSetAttribute)(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value),
+              CUDA_SUCCESS);
+    value = {};
+    ASSERT_EQ(CU(cuStreamGetAttribute)(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value),
+              CUDA_SUCCESS);
+    EXPECT_EQ(value.syncPolicy, CU_SYNC_POLICY_SPIN);
+    value.priority = -2;
+    ASSERT_EQ(CU(cuStreamSetAttribute)(s, CU_STREAM_ATTRIBUTE_PRIORITY, &value), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamGetPriority)(s, &priority), CUDA_SUCCESS);
+    EXPECT_EQ(priority, -2);
+    ASSERT_EQ(CU(cuStreamGetAttribute_ptsz)(nullptr, CU_STREAM_ATTRIBUTE_PRIORITY, &value),
+              CUDA_SUCCESS);
+    EXPECT_EQ(value.priority, 0);
+
+    EXPECT_EQ(CU(cuStreamGetAttribute)(s, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value),
+              CUDA_ERROR_INVALID_VALUE)
+        << "of launches";
+    EXPECT_EQ(CU(cuStreamGetAttribute)(s, CU_STREAM_ATTRIBUTE_PRIORITY, nullptr),
+              CUDA_ERROR_INVALID_VALUE);
+    value.syncPolicy = static_cast<CUsynchronizationPolicy>(0);
+    EXPECT_EQ(CU(cuStreamSetAttribute)(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value),
+              CUDA_ERROR_INVALID_VALUE);
+    value                             = {};
+    value.accessPolicyWindow.missProp = CU_ACCESS_PROPERTY_PERSISTING;
+    EXPECT_EQ(CU(cuStreamSetAttribute)(s, CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value),
+              CUDA_ERROR_INVALID_VALUE);
+}
+
+CUDA_MEMCPY3D_BATCH_OP box_of(CUdeviceptr to, CUdeviceptr from)
+{
+    CUDA_MEMCPY3D_BATCH_OP op{};
+    op.src.type = op.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    op.src.op.ptr.ptr         = from;
+    op.dst.op.ptr.ptr         = to;
+    op.extent.width           = 5;
+    op.extent.height          = 3;
+    op.extent.depth           = 2;
+    op.srcAccessOrder         = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    return op;
+}
+
+TEST_F(emulator, batch_of_boxes_moves_each_of_them)
+{
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    CUstream    s = make_stream();
+    fill_pattern(a, 4096, 1);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(b, 0, 4096), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    // The first is packed at its end, with gaps at its beginning; the second is the other way round.
+    CUDA_MEMCPY3D_BATCH_OP boxes[]  = {box_of(b, a), box_of(b + 1000, a + 1000)};
+    boxes[0].src.op.ptr.rowLength   = 10;
+    boxes[0].src.op.ptr.layerHeight = 4;
+    boxes[1].dst.op.ptr.rowLength   = 10;
+    boxes[1].dst.op.ptr.layerHeight = 4;
+    std::vector<char>       wanted(4096), seen(4096);
+    const std::vector<char> source = pattern(4096, 1);
+    for (size_t i = 0; i < 30; i++) {
+        const size_t apart   = i / 15 * 40 + i / 5 % 3 * 10 + i % 5;
+        wanted[i]            = source[apart];
+        wanted[1000 + apart] = source[1000 + i];
+    }
+    EXPECT_EQ(CU(cuMemcpy3DBatchAsync_v2)(2, boxes, 0, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, seen.size()), CUDA_SUCCESS);
+    EXPECT_EQ(seen, wanted);
+    EXPECT_EQ(CU(cuMemcpy3DBatchAsync_v2_ptsz)(2, boxes, 0, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamSynchronize_ptsz)(nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, batch_of_boxes_tells_which_one_is_refused)
+{
+    CUdeviceptr            a = allocate(4096), b = allocate(4096);
+    CUstream               s       = make_stream();
+    CUDA_MEMCPY3D_BATCH_OP boxes[] = {box_of(b, a), box_of(b, a)};
+    size_t                 failed  = 7;
+    EXPECT_EQ(CU(cuMemcpy3DBatchAsync)(2, boxes, &failed, 1, s), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(failed, ~size_t(0)) << "the flags";
+    EXPECT_EQ(CU(cuMemcpy3DBatchAsync)(2, boxes, &failed, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemcpy3DBatchAsync)(0, boxes, &failed, 0, s), CUDA_ERROR_INVALID_VALUE);
+    const auto refuses = [&](auto &&spoil) {
+        boxes[1] = box_of(b, a);
+        spoil(boxes[1]);
+        failed = 7;
+        return CU(cuMemcpy3DBatchAsync)(2, boxes, &failed, 0, s) == CUDA_ERROR_INVALID_VALUE &&
+               failed == 1;
+    };
+    EXPECT_TRUE(refuses([](auto &box) { box.extent.depth = 0; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.src.op.ptr.rowLength = 4; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.dst.op.ptr.layerHeight = 2; }));
+    EXPECT_TRUE(
+        refuses([](auto &box) { box.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.src.type = CU_MEMCPY_OPERAND_TYPE_ARRAY; }));
+    EXPECT_TRUE(refuses([](auto &box) { box.extent.height = 4096; })) << "beyond the memory";
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, prefetch_goes_into_the_threads_own_stream)
+{
+    CUdeviceptr   p = 0;
+    CUmemLocation here{};
+    here.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    ASSERT_EQ(CU(cuMemAllocManaged)(&p, 4096, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+    for (bool second_form : {false, true}) {
+        EMU(emu_hold)(1);
+        EXPECT_EQ(second_form ? CU(cuMemPrefetchAsync_v2_ptsz)(p, 4096, here, 0, nullptr)
+                              : CU(cuMemPrefetchAsync_ptsz)(p, 4096, 0, nullptr),
+                  CUDA_SUCCESS);
+        EXPECT_EQ(CU(cuStreamQuery_ptsz)(nullptr), CUDA_ERROR_NOT_READY);
+        EMU(emu_hold)(0);
+        EXPECT_EQ(CU(cuStreamSynchronize_ptsz)(nullptr), CUDA_SUCCESS);
+    }
+    here.id = 2;
+    EXPECT_EQ(CU(cuMemPrefetchAsync_v2_ptsz)(p, 4096, here, 0, nullptr), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(CU(cuMemFree_v2)(p), CUDA_SUCCESS);
 }
 
 TEST_F(emulator, failed_copy_ends_the_context)
@@ -373,16 +653,26 @@ TEST_F(emulator, a_byte_that_is_not_written_differs_even_where_it_was_the_same)
 
 TEST_F(emulator, late_copy_is_done_before_its_bytes_are_there)
 {
-    CUdeviceptr a = allocate(4096), b = allocate(4096);
-    fill_pattern(a, 4096, 1);
-    fill_pattern(b, 4096, 2);
-    CUstream s = make_stream();
-    ASSERT_EQ(EMU(emu_add_faults)("copy:1=late300000"), 0);
-    ASSERT_EQ(CU(cuMemcpyAsync)(b, a, 4096, s), CUDA_SUCCESS);
-    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    using std::chrono::steady_clock;
+    CUdeviceptr       a = allocate(4096), b = allocate(4096);
+    CUstream          s = make_stream();
     std::vector<char> seen(4096);
-    ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
-    EXPECT_EQ(seen, pattern(4096, 2));
+    fill_pattern(a, 4096, 1);
+    // A machine that paused meanwhile may have let the bytes come: again, and later.
+    for (std::chrono::microseconds late{100000};; late *= 2) {
+        fill_pattern(b, 4096, 2);
+        EMU(emu_clear_faults)();
+        ASSERT_EQ(EMU(emu_add_faults)(("copy:1=late" + std::to_string(late.count())).c_str()), 0);
+        const auto begin = steady_clock::now();
+        ASSERT_EQ(CU(cuMemcpyAsync)(b, a, 4096, s), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
+        if (seen == pattern(4096, 2))
+            break;
+        ASSERT_GE(steady_clock::now() - begin, late) << "the bytes came at once";
+        while (seen != pattern(4096, 1)) // half of them, perhaps
+            ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
+    }
     while (seen != pattern(4096, 1))
         ASSERT_EQ(CU(cuMemcpyDtoH_v2)(seen.data(), b, 4096), CUDA_SUCCESS);
 }

@@ -19,7 +19,7 @@ bool is_on()
 {
     static const bool on = [] {
         const char *text = getenv("NVL_EMU_TIMING");
-        return text != nullptr && strcmp(text, "0") != 0;
+        return text != nullptr && strcmp(text, "1") == 0;
     }();
     return on;
 }

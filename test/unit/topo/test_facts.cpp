@@ -191,6 +191,52 @@ TEST(facts, a_machine_must_make_sense_as_a_whole)
     EXPECT_THAT(error_of("machine a\n" + one + two + "nvml 0\n"), HasSubstr("index of another"));
 }
 
+TEST(facts, two_gpus_that_would_be_one_are_refused_where_the_second_says_so)
+{
+    const std::string one = "machine a\ngpu 0\nuuid GPU-00000000-0000-0000-0000-000000000001\n"
+                            "pci 1b:00.0\n";
+    const std::string mig = "mig instance MIG-00000000-0000-0000-0000-00000000000";
+
+    EXPECT_THAT(
+        error_of(one + "gpu 1\npci 1c:00.0\nuuid GPU-00000000-0000-0000-0000-000000000001\n"),
+        StartsWith("line 7: gpu 1 has the UUID of another one, gpu 0: give it"));
+    EXPECT_THAT(error_of(one + "gpu 1\nuuid unknown\npci 1b:00.0\n"),
+                StartsWith("line 7: gpu 1 has the PCI address of another one, gpu 0: give it"));
+    EXPECT_THAT(error_of(one + "gpu 0\nsms 3\n"),
+                StartsWith("line 5: gpu 0 is there already, from line 2 on"));
+    EXPECT_THAT(error_of(one + mig + "1 0\n"),
+                StartsWith("line 5: gpu 0 is an instance of itself"));
+    const std::string instances = one + "gpu 1\nuuid unknown\npci 1b:00.0\n" + mig + "1 0\n" +
+                                  "gpu 2\nuuid unknown\npci 1b:00.0\n";
+    EXPECT_EQ(parsed(instances + mig + "2 0\n").gpus.size(), 3u);
+    EXPECT_THAT(error_of(instances + mig + "1 0\n"), StartsWith("line 12: gpu 2 has the UUID of"));
+    EXPECT_THAT(error_of(instances + mig + "2 1\n"),
+                StartsWith("line 12: gpu 2 is an instance of gpu 1, which is one"));
+    EXPECT_THAT(error_of(instances + mig + "2 7\n"), HasSubstr("that is not there"));
+    EXPECT_THAT(error_of("machine a\ngpu 0\nuuid unknown\n"), StartsWith("line 2: gpu 0 has no"));
+}
+
+TEST(facts, a_line_says_each_thing_once_and_something)
+{
+    const std::string gpu = "machine a\ngpu 0\n";
+
+    EXPECT_THAT(error_of(gpu + "fabric completed status 0 status 1\n"),
+                StartsWith("line 3: 'status' stands twice"));
+    EXPECT_THAT(error_of(gpu + "links 0 up version 4 speed 1 version 3\n"),
+                HasSubstr("'version' stands twice"));
+    EXPECT_THAT(error_of(gpu + "handles fabric posix_fd fabric\n"),
+                HasSubstr("'fabric' stands twice"));
+    EXPECT_THAT(error_of(std::string(two_gpus) + "pair 0 -> 1 rank 1 access no rank 2\n"),
+                HasSubstr("'rank' stands twice"));
+    EXPECT_THAT(error_of(gpu + "handles\n"), HasSubstr("expected a handle type or 'none'"));
+    EXPECT_THAT(error_of(gpu + "name\n"), HasSubstr("expected a name"));
+    EXPECT_THAT(error_of(std::string(two_gpus) + "pair 0 -> 1\n"), HasSubstr("expected a key"));
+    EXPECT_THAT(error_of(std::string(two_gpus) + "pair 0 -> 0 access no\n"),
+                HasSubstr("are no pair"));
+    EXPECT_THAT(error_of(gpu + "attribute 1000 1\n"), HasSubstr("out of range, 1 to 999"));
+    EXPECT_THAT(error_of(gpu + "attribute 0 1\n"), HasSubstr("out of range"));
+}
+
 TEST(facts, pci_addresses_have_one_normal_form)
 {
     EXPECT_EQ(pci_normal("0000:1B:00.0"), "00000000:1b:00.0");

@@ -188,8 +188,8 @@ TEST_F(ring_engine_test, a_post_and_its_end_need_no_driver_call)
     open(patient_ring());
     ASSERT_TRUE(wake(65536));
     ASSERT_TRUE(wake(65536));
-    copy_piece what  = piece(0, 8);
-    int        done  = 0, clean = 0;
+    copy_piece what = piece(0, 8);
+    int        done = 0, clean = 0;
     // A machine that is busy may delay it until the stream is asked.
     ASSERT_TRUE(comes_true([&] {
         uint64_t before = gpu_.calls();
