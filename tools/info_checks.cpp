@@ -279,6 +279,9 @@ void check_visibility(machine_report &report)
 // How far a measured rate may be from the estimate without being worth a word.
 constexpr double estimate_tolerance = 0.10;
 
+// What gets less of its estimate is slow, whatever UCP is told: scripts see it in the exit status.
+constexpr double slow_share = 0.75;
+
 // What UCX_TLS names, without the "^" of a list of those to leave out.
 std::vector<std::string> transport_names(const std::string &list)
 {
@@ -454,7 +457,7 @@ void check_estimates(machine_report &report)
             std::abs(was - is) <= estimate_tolerance * is) {
             continue;
         }
-        add(report, severity::note,
+        add(report, (is < slow_share * was) ? severity::slower : severity::note,
             fmt::format("{} -> {}: {} measured at {} GB/s, taken for {}", one.from, one.to,
                         pull ? "pull" : "push", gb_s(is), gb_s(was)),
             "measure again when nothing else uses these GPUs; if it stays, UCX_NVLINK_BW sets what "

@@ -569,6 +569,10 @@ bool is_peer_path(const pair_path &path)
     return path.reachable() && path.kind != path_kind::same_gpu;
 }
 
+constexpr const char *out_of_sight =
+    "the peer's GPU is not visible in this container (neither to CUDA nor to NVML), so its memory "
+    "cannot be opened here";
+
 pair_path refusal(std::string reason)
 {
     pair_path path;
@@ -756,9 +760,7 @@ pair_path graph::judge(size_t from, bool same_host, const gpu_identity &peer) co
             return path(from, static_cast<size_t>(here));
         }
         if (knows_all_gpus()) {
-            return refusal(
-                "the peer's GPU is not visible in this container (neither to CUDA nor to "
-                "NVML), so its memory cannot be opened here");
+            return refusal(out_of_sight);
         }
         // With one GPU visible each and no NVML nobody can tell; stock UCX would try as well.
         pair_path path = best_of_[from];
@@ -816,17 +818,33 @@ std::string graph::fabric_refusal(size_t from, uint64_t cluster, uint32_t clique
     return std::string();
 }
 
-// Why this GPU reaches no memory of a process on this host that has just that GPU; empty when
-// it may.
+// Why this GPU reaches no memory of a process on this host that has just that GPU, or several
+// (0); empty when it may.
 std::string graph::local_refusal(size_t from, uint64_t peer_gpu) const
 {
-    for (size_t i = 0; (peer_gpu != 0) && (i < size()); ++i) {
-        if (visible(facts_.gpus[i]) && (uuid_digest(identity(i).uuid) == peer_gpu)) {
-            return path(from, i).reachable() ? std::string() : path(from, i).reason;
+    // Two processes with the same one GPU use that; of several, each its own.
+    const bool  is_alone = (reach().gpu != 0);
+    std::string why;
+    for (size_t i = 0; i < size(); ++i) {
+        const bool is_meant = (peer_gpu == 0) || (uuid_digest(identity(i).uuid) == peer_gpu);
+        if (!visible(facts_.gpus[i]) || !is_meant) {
+            continue;
+        }
+        if (i != from) {
+            why = path(from, i).reason;
+        } else if ((peer_gpu != 0) && !is_alone) {
+            why = "no other GPU of this process reaches the only one of the peer";
+        }
+        if (path(from, i).reachable() && ((i != from) || ((peer_gpu != 0) && is_alone))) {
+            return std::string();
         }
     }
-    // Of several GPUs, or of one that nobody here can tell of, a key will say.
-    return std::string();
+    // Of one that nobody here can tell of, a key will say.
+    const bool is_told = (peer_gpu != 0) && !why.empty();
+    if (!is_told && !knows_all_gpus()) {
+        return std::string();
+    }
+    return (why.empty() && (peer_gpu != 0)) ? out_of_sight : why;
 }
 
 process_reach graph::reach() const noexcept

@@ -328,7 +328,10 @@ int nvl_iface_is_reachable_v2(uct_iface_h                            super,
         topology::get(self.domain->where->cuda()).judge_process(same_host, peer.reach);
     if (!answer.reachable) {
         api.uct_iface_fill_info_str_buf(params, "%s", answer.reason.c_str());
-        NVL_DEBUG("a peer is not reachable: %s", answer.reason.c_str());
+        // UCP asks several times for an endpoint.
+        NVL_LOG((answer.reason == self.last_refusal) ? log_level::debug : log_level::info,
+                "a peer takes UCX's other paths: %s", answer.reason.c_str());
+        self.last_refusal = answer.reason;
         return 0;
     }
     // UCP asks so whether the peer is on this host; UCX's own answer compares whole

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "route/gpu_engine.h"
@@ -109,6 +110,7 @@ struct iface {
     uint32_t         armed_after;  // `ended` when somebody wanted to sleep first
     uint64_t         arm_ticks;    // when that was; 0: never
     int              event_fd;
+    std::string      last_refusal; // of a peer, and told
 
     // The engines of a place, made at first use. UCS_ERR_IO_ERROR: its context is gone, or
     // what was opened for it.

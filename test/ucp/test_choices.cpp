@@ -38,30 +38,25 @@ struct setting {
     const char *tls;
     bool        network; // the card is there
     bool        nvlink;  // and nvlink is not excluded
-    bool        always;  // run on every machine
     const char *stock;   // the same with cuda_ipc for nvlink: see expect_as_without
 };
 
 const setting settings[] = {
-    {"all", "all", false, true, false, "all"},
-    {"all + network", "all", true, true, true, "all"},
-    {"^cuda_ipc", "^cuda_ipc", false, true, false, "all"},
-    {"^cuda_ipc + network", "^cuda_ipc", true, true, false, "all"},
-    {"nvlink,tcp,cuda_copy", "nvlink,tcp,cuda_copy", false, true, false, "cuda_ipc,tcp,cuda_copy"},
-    {"nvlink,sm,cuda_copy", "nvlink,sm,cuda_copy", false, true, false, "cuda_ipc,sm,cuda_copy"},
-    {"nvlink,sm,cuda_copy,network", "nvlink,sm,cuda_copy,standin", true, true, false,
+    {"all", "all", false, true, "all"},
+    {"all + network", "all", true, true, "all"},
+    {"^cuda_ipc", "^cuda_ipc", false, true, "all"},
+    {"^cuda_ipc + network", "^cuda_ipc", true, true, "all"},
+    {"nvlink,tcp,cuda_copy", "nvlink,tcp,cuda_copy", false, true, "cuda_ipc,tcp,cuda_copy"},
+    {"nvlink,sm,cuda_copy", "nvlink,sm,cuda_copy", false, true, "cuda_ipc,sm,cuda_copy"},
+    {"nvlink,sm,cuda_copy,network", "nvlink,sm,cuda_copy,standin", true, true,
      "cuda_ipc,sm,cuda_copy,standin"},
-    {"nvlink,cuda_copy,network", "nvlink,cuda_copy,standin", true, true, false,
+    {"nvlink,cuda_copy,network", "nvlink,cuda_copy,standin", true, true,
      "cuda_ipc,cuda_copy,standin"},
-    {"nvlink,cuda_copy", "nvlink,cuda_copy", false, true, false, "cuda_ipc,cuda_copy"},
-    {"cuda", "cuda", false, false, false, "cuda"},
+    {"nvlink,cuda_copy", "nvlink,cuda_copy", false, true, "cuda_ipc,cuda_copy"},
+    {"cuda", "cuda", false, false, "cuda"},
 };
 
-// Gets every setting always: pairs with two links, one and none.
-const char *const in_full = "dgx1-v100";
-
-bool run_all_g = std::getenv("NVL_ALL_CHOICES") != nullptr;
-bool update_g  = std::getenv("UPDATE_GOLDEN") != nullptr;
+bool update_g = std::getenv("UPDATE_GOLDEN") != nullptr;
 
 std::string required(const char *variable)
 {
@@ -294,6 +289,19 @@ struct gpu_pair {
     bool      served; // by nvlink
 };
 
+// Some two GPUs of the machine reach each other.
+bool has_peers(const graph &machine)
+{
+    for (size_t a = 0; a < machine.size(); ++a) {
+        for (size_t b = 0; b < machine.size(); ++b) {
+            if ((a != b) && machine.path(a, b).reachable()) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 // One pair of each kind that the machine has, and two processes on one GPU.
 std::vector<gpu_pair> pairs_of(const graph &machine)
 {
@@ -302,15 +310,19 @@ std::vector<gpu_pair> pairs_of(const graph &machine)
     for (size_t a = 0; a < machine.size(); ++a) {
         for (size_t b = a; b < machine.size(); ++b) {
             const auto      &gpus = machine.facts().gpus;
-            const pair_path &path = machine.path(a, b);
+            const pair_path &path = machine.path(a, b), &back = machine.path(b, a);
             if (gpus[a].cuda < 0 || gpus[b].cuda < 0) {
                 continue;
             }
             const bool mig = gpus[a].mig != mig_mode::disabled || gpus[b].mig != mig_mode::disabled;
-            const std::string kind =
-                fmt::format("{} {} {}", to_text(path.kind), path.links, mig ? "mig" : "");
+            // Processes that see several GPUs of which none has a peer are left to UCX.
+            const bool        is_own  = (a == b) && (machine.size() > 1) && !has_peers(machine);
+            const bool        served  = path.reachable() && back.reachable() && !mig && !is_own;
+            const bool        one_way = path.reachable() != back.reachable();
+            const std::string kind    = fmt::format("{} {} {}{}", to_text(path.kind), path.links,
+                                                 mig ? "mig" : "", one_way ? "one way" : "");
             if (seen.insert(kind).second) {
-                pairs.push_back({{gpus[a].cuda, gpus[b].cuda}, path, path.reachable() && !mig});
+                pairs.push_back({{gpus[a].cuda, gpus[b].cuda}, path, served});
             }
         }
     }
@@ -459,14 +471,15 @@ std::string without_small_messages(const std::string &text)
     return kept;
 }
 
-// Just as without the plugin, or, where the endpoint has our lane although this pair cannot use it, as UCX's own
-// direct lane would be in its place.
+// Just as without the plugin. Or, where other pairs of the machine reach each other, so that the endpoint has our lane
+// although this pair cannot use it, as UCX's own direct lane would be in its place.
 void expect_as_without(const outcome &with, run_request request, const setting &one,
                        const std::string &where)
 {
     request.plugin  = false;
     outcome without = run(request);
-    if (choices_text(with) != choices_text(without)) {
+    if ((choices_text(with) != choices_text(without)) &&
+        has_peers(graph(machine_named(request.machine)))) {
         request.tls = one.stock;
         without     = run(request);
     }
@@ -499,17 +512,11 @@ TEST_P(machine, gets_the_choices_that_are_written_down)
     const auto   pairs  = pairs_of(known);
     const auto   path   = fs::path(NVL_TEST_MACHINES) / (GetParam() + ".choices");
     const golden wanted = read_golden(path);
-    const bool   full   = run_all_g || update_g || GetParam() == in_full;
     golden       found;
 
     ASSERT_FALSE(pairs.empty());
     for (const gpu_pair &pair : pairs) {
-        // Two processes on one GPU are much the same on all machines.
-        const bool one_gpu = pair.gpus[0] == pair.gpus[1];
         for (const setting &one : settings) {
-            if (!full && (!one.always || (one_gpu && pairs.size() > 1))) {
-                continue;
-            }
             run_request request;
             request.machine = GetParam();
             request.gpus[0] = pair.gpus[0];
@@ -539,7 +546,7 @@ TEST_P(machine, gets_the_choices_that_are_written_down)
             }
         }
     }
-    if (full && !update_g) {
+    if (!update_g) {
         EXPECT_THAT(stale_keys(wanted, found), testing::IsEmpty()) << "run with UPDATE_GOLDEN=1";
     }
     if (update_g) {
@@ -583,13 +590,12 @@ TEST(two_hosts, get_the_choices_that_are_written_down)
 {
     const auto   path = fs::path(NVL_TEST_MACHINES) / fmt::format("{}--{}.choices", host_a, host_b);
     const golden wanted = read_golden(path);
-    const bool   full   = run_all_g || update_g;
     golden       found;
     std::vector<block_name> blocks;
     for (const auto &[memory, opened] : host_memory) {
         blocks.emplace_back(memory, opened ? "fabric x18" : "no fabric handle");
         for (const setting &one : settings) {
-            if (!makes_sense_between_hosts(one) || (!full && !one.always)) {
+            if (!makes_sense_between_hosts(one)) {
                 continue;
             }
             run_request request;
@@ -617,7 +623,7 @@ TEST(two_hosts, get_the_choices_that_are_written_down)
             }
         }
     }
-    if (full && !update_g) {
+    if (!update_g) {
         EXPECT_THAT(stale_keys(wanted, found), testing::IsEmpty()) << "run with UPDATE_GOLDEN=1";
     }
     if (update_g) {
@@ -639,6 +645,20 @@ TEST(two_hosts, of_different_cliques_have_no_lane_of_ours)
         EXPECT_EQ(got.status, 0) << got.error;
         EXPECT_FALSE(has(got.log[0] + got.log[1], "nvlink/cuda")) << got.log[0];
     }
+}
+
+// Once, though UCP asks several times for an endpoint.
+TEST(two_hosts, that_do_not_reach_each_other_say_why)
+{
+    run_request request;
+    request.machine    = host_a;
+    request.other_host = "gb200-other-clique";
+    request.gpus[1]    = 0;
+    request.env        = "UCX_LOG_LEVEL=info";
+    const outcome got  = run(request);
+    EXPECT_EQ(got.status, 0) << got.error;
+    EXPECT_EQ(count_of(got.log[0], "takes UCX's other paths: another host, in another clique"), 1u)
+        << got.log[0];
 }
 
 TEST(two_hosts, are_named_in_the_log)

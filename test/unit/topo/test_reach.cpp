@@ -131,6 +131,42 @@ TEST(judge_process, refuses_two_processes_whose_only_gpus_have_no_peer_access)
     EXPECT_TRUE(all.judge_process(true, told_by(far)).reachable);
 }
 
+// Where no GPU has a peer, UCX chooses as if the plugin were not there, whatever each process sees.
+TEST(judge_process, refuses_processes_with_several_gpus_of_which_none_has_a_peer)
+{
+    const graph all(machine_named("rtx4090-x4")), one = process_with("rtx4090-x4", {0});
+    const graph pair = process_with("rtx4090-x4", {2, 3});
+
+    for (const graph *from : {&all, &pair}) {
+        for (const graph *to : {&all, &pair, &one}) {
+            EXPECT_FALSE(from->judge_process(true, told_by(*to)).reachable);
+            EXPECT_FALSE(from->judge_process(true, told_by(*to)).reason.empty());
+            EXPECT_FALSE(to->judge_process(true, told_by(*from)).reachable);
+        }
+    }
+    EXPECT_TRUE(one.judge_process(true, told_by(one)).reachable) << "one GPU for two processes";
+
+    // Without NVML there may be others that reach each other.
+    machine_facts silent = machine_named("rtx4090-x4");
+    silent.nvml          = nvml_state::missing;
+    EXPECT_TRUE(graph(silent).judge_process(true, told_by(all)).reachable);
+
+    const graph lone(machine_named("h100-pcie-x1"));
+    EXPECT_TRUE(lone.judge_process(true, told_by(lone)).reachable) << "one GPU for two processes";
+}
+
+TEST(judge_process, refuses_a_process_whose_only_gpu_is_in_another_container)
+{
+    machine_facts few = machine_named("dgx-h200");
+    few.gpus.erase(few.gpus.begin() + 2, few.gpus.end());
+    const graph here(few), far = process_with("dgx-h200", {5});
+
+    EXPECT_FALSE(here.judge_process(true, told_by(far)).reachable);
+    EXPECT_THAT(here.judge_process(true, told_by(far)).reason, HasSubstr("not visible"));
+    few.nvml = nvml_state::missing;
+    EXPECT_TRUE(graph(few).judge_process(true, told_by(far)).reachable) << "nobody can tell";
+}
+
 TEST(judge_process, refuses_mig_instances)
 {
     const graph      machine(machine_named("h100-mig"));
