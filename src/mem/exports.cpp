@@ -222,7 +222,9 @@ std::shared_ptr<exported> exports::begin(const region &found, const process_iden
 void exports::refuse(cause why, const exported &self, uint64_t handle_types,
                      const std::string &reason)
 {
-    bool first = !std::exchange(told_[static_cast<unsigned>(why)], true);
+    // A process of MIG instances has no peers, and misses nothing.
+    bool has_peers = topology::get(where_.cuda()).pairs().reach().peers;
+    bool first     = has_peers && !std::exchange(told_[static_cast<unsigned>(why)], true);
     NVL_LOG(first ? log_level::warn : log_level::debug,
             "memory at 0x%" PRIx64 " length %" PRIu64 " cannot be shared with other processes "
             "(allowed handle types 0x%" PRIx64 "): %s; peers use another path",
