@@ -12,6 +12,7 @@
 #include <cuda.h>
 
 #include "base/status.h"
+#include "driver/cuda_newer.h"
 
 namespace nvl {
 

@@ -2,18 +2,33 @@
 //
 // What toolkits before 13.0 lack of the driver API that is emulated: declarations by the values and
 // layouts of the later ones, so that the emulated driver is the same whatever toolkit built it.
-// From 12.2 on. Included by cuda_internal.h after cuda.h.
+// From 12.0 on. Included by cuda_internal.h after cuda.h.
 #ifndef NVLINK_EMULATOR_CUDA_NEWER_H
 #define NVLINK_EMULATOR_CUDA_NEWER_H
 
+#include "driver/cuda_newer.h"
+
+#if CUDA_VERSION < 12010
+struct CUmulticastObjectProp {
+    unsigned           numDevices;
+    size_t             size;
+    unsigned long long handleTypes, flags;
+};
+enum CUmulticastGranularity_flags {
+    CU_MULTICAST_GRANULARITY_MINIMUM     = 0,
+    CU_MULTICAST_GRANULARITY_RECOMMENDED = 1,
+};
+#endif
+
+#if CUDA_VERSION < 12020
+constexpr CUdevice_attribute CU_DEVICE_ATTRIBUTE_NUMA_ID = static_cast<CUdevice_attribute>(131);
+constexpr CUdevice_attribute CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID =
+    static_cast<CUdevice_attribute>(134);
+#endif
+
 #if CUDA_VERSION < 12030
-constexpr CUmemAllocationHandleType CU_MEM_HANDLE_TYPE_FABRIC =
-    static_cast<CUmemAllocationHandleType>(8);
 constexpr CUdevice_attribute CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED =
     static_cast<CUdevice_attribute>(128);
-struct CUmemFabricHandle {
-    unsigned char data[64];
-};
 struct CUgraphEdgeData {
     unsigned char from_port, to_port, type, reserved[5];
 };
@@ -82,7 +97,36 @@ struct CUDA_MEMCPY3D_BATCH_OP {
 };
 #endif
 
+#if CUDA_VERSION < 13000
+constexpr CUdevice_P2PAttribute CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED =
+    static_cast<CUdevice_P2PAttribute>(5);
+#endif
+
 extern "C" {
+
+#if CUDA_VERSION < 12010
+CUresult cuCtxSetFlags(unsigned flags);
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop);
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice dev);
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t at,
+                            CUmemGenericAllocationHandle memory, size_t offset, size_t size,
+                            unsigned long long flags);
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t at, CUdeviceptr memory,
+                             size_t size, unsigned long long flags);
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice dev, size_t at,
+                           size_t size);
+CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *prop,
+                                   CUmulticastGranularity_flags which);
+#endif
+
+#if CUDA_VERSION < 12020
+CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise advice,
+                        CUmemLocation location);
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUmemLocation location,
+                               unsigned flags, CUstream stream);
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t size, CUmemLocation location,
+                                    unsigned flags, CUstream stream);
+#endif
 
 #if CUDA_VERSION < 12030
 CUresult cuFuncGetName(const char **name, CUfunction function);

@@ -244,7 +244,7 @@ int handle_types_of(const nvl::gpu_facts &gpu)
 bool attribute_from_facts(const device &dev, CUdevice_attribute attribute, int *value)
 {
     const nvl::gpu_facts &gpu = *dev.facts;
-    switch (attribute) {
+    switch (static_cast<int>(attribute)) { // some are newer than the toolkit
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
         *value = gpu.compute_major;
         return true;

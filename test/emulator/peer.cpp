@@ -43,7 +43,7 @@ EMU_API(cuDeviceGetP2PAttribute,
     device *b = device_at(to);
     EMU_REQUIRE(a != nullptr && b != nullptr && a != b, CUDA_ERROR_INVALID_DEVICE);
     const nvl::pair_facts &pair = pair_of(*a, *b);
-    switch (attribute) {
+    switch (static_cast<int>(attribute)) { // some are newer than the toolkit
     case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
         *value = pair.perf_rank == nvl::facts_unknown ? 0 : pair.perf_rank;
         return CUDA_SUCCESS;

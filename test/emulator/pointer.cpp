@@ -65,7 +65,7 @@ CUmemoryPool pool_of(const range &r)
 // The answers for an address that the driver knows.
 CUresult attribute_of(const range &r, uint64_t address, CUpointer_attribute attribute, void *out)
 {
-    switch (attribute) {
+    switch (static_cast<int>(attribute)) { // some are newer than the toolkit
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         give(out, r.context);
         return CUDA_SUCCESS;
@@ -136,7 +136,7 @@ CUresult attribute_of(const range &r, uint64_t address, CUpointer_attribute attr
 // cuPointerGetAttributes gives zeroes where cuPointerGetAttribute refuses.
 CUresult attribute_of_unknown(CUpointer_attribute attribute, void *out)
 {
-    switch (attribute) {
+    switch (static_cast<int>(attribute)) { // some are newer than the toolkit
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:

@@ -200,6 +200,17 @@ EMU_API(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream), (pointer, stream
     return release(pointer, stream);
 }
 
+// The member maxSize has a name from CUDA 12.4 on.
+static size_t max_size_of(const CUmemPoolProps &props)
+{
+    size_t size;
+    memcpy(&size,
+           reinterpret_cast<const char *>(&props) +
+               offsetof(CUmemPoolProps, win32SecurityAttributes) + sizeof(void *),
+           sizeof(size));
+    return size;
+}
+
 EMU_API(cuMemPoolCreate, (CUmemoryPool * handle, const CUmemPoolProps *props), (handle, props))
 {
     EMU_REQUIRE(handle != nullptr && props != nullptr &&
@@ -218,7 +229,7 @@ EMU_API(cuMemPoolCreate, (CUmemoryPool * handle, const CUmemPoolProps *props), (
         snprintf(identity->page().cluster, sizeof(identity->page().cluster), "%s",
                  fabric_name(*dev->facts).c_str());
     }
-    auto made      = make_pool(dev->ordinal, types, props->maxSize);
+    auto made      = make_pool(dev->ordinal, types, max_size_of(*props));
     made->identity = identity;
     *handle        = made->handle;
     return CUDA_SUCCESS;

@@ -342,6 +342,10 @@ RT_DEFINE(void, __cudaRegisterVar, (void **, char *, char *, const char *, int, 
 {
 }
 
+#if CUDART_VERSION < 12010
+using cudaKernel_t = struct CUkern_st *;
+#endif
+
 RT_DEFINE(unsigned, __cudaPushCallConfiguration, (dim3, dim3, size_t, void *))
 {
     return cudaErrorNotSupported;
