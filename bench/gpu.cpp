@@ -9,6 +9,8 @@
 
 #include <dlfcn.h>
 
+#include "driver/cuda_newer.h"
+
 namespace nvl {
 
 namespace {

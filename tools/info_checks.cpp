@@ -444,22 +444,29 @@ void check_machine(machine_report &report, bool live)
 void check_estimates(machine_report &report)
 {
     // The emulated driver keeps no time unless it is asked to.
-    if (report.emulated && std::getenv("NVL_EMU_TIMING") == nullptr) {
+    const char *timing = std::getenv("NVL_EMU_TIMING");
+    if (report.emulated && (timing == nullptr || std::string_view(timing) != "1")) {
         return;
     }
     for (const auto &one : report.measurements) {
         const pair_path &path = report.pairs.path(one.from, one.to);
-        const bool       pull = std::abs(one.pull_bytes_s - path.pull_bytes_s) >
-                          std::abs(one.push_bytes_s - path.push_bytes_s);
-        const double is  = pull ? one.pull_bytes_s : one.push_bytes_s;
-        const double was = pull ? path.pull_bytes_s : path.push_bytes_s;
-        if (one.from == one.to || !one.error.empty() || !path.reachable() || is <= 0 ||
-            std::abs(was - is) <= estimate_tolerance * is) {
+        if (one.from == one.to || !one.error.empty() || !path.reachable() ||
+            one.push_bytes_s <= 0 || one.pull_bytes_s <= 0) {
+            continue;
+        }
+        // The slower one, unless both are faster than they were taken for.
+        const double push    = one.push_bytes_s / path.push_bytes_s;
+        const double pull    = one.pull_bytes_s / path.pull_bytes_s;
+        const bool   slow    = std::min(push, pull) < 1;
+        const bool   is_pull = slow ? pull < push : pull > push;
+        const double is      = is_pull ? one.pull_bytes_s : one.push_bytes_s;
+        const double was     = is_pull ? path.pull_bytes_s : path.push_bytes_s;
+        if (std::abs(was - is) <= estimate_tolerance * is) {
             continue;
         }
         add(report, (is < slow_share * was) ? severity::slower : severity::note,
             fmt::format("{} -> {}: {} measured at {} GB/s, taken for {}", one.from, one.to,
-                        pull ? "pull" : "push", gb_s(is), gb_s(was)),
+                        is_pull ? "pull" : "push", gb_s(is), gb_s(was)),
             "measure again when nothing else uses these GPUs; if it stays, UCX_NVLINK_BW sets what "
             "UCX is told, and a dump (--dump) helps to correct the estimate");
     }

@@ -24,6 +24,12 @@ std::atomic<places *> places_g{nullptr};
 
 } // namespace
 
+ucs_status_t tell_context_over() noexcept
+{
+    NVL_ERROR("the CUDA context of a buffer was destroyed before an operation on it");
+    return UCS_ERR_IO_ERROR;
+}
+
 const char *peer_refusal_hint(CUresult code) noexcept
 {
     switch (code) {
@@ -229,7 +235,9 @@ result<const place *> places::find(CUdevice device, CUcontext context) noexcept
             if (!life.ok()) {
                 return life.status();
             }
-            if ((at == nullptr) && (is_last || !is_full())) {
+            if (at != nullptr) {
+                forget_peers(at->id()); // a driver that numbers no contexts may mean another one
+            } else if (is_last || !is_full()) {
                 at = add(first.gpu, context, unique, &first);
             }
             if (at != nullptr) {
@@ -282,52 +290,48 @@ try {
     return nullptr;
 }
 
-// Takes back the numbers of the application's contexts that are over, of those too that
-// nobody has asked for since let_go(), and that nobody uses. The caller holds no lock but,
-// perhaps, that of one key.
+// Takes back the numbers of the application's contexts that are over, and of those that
+// nobody has asked for since let_go(). The caller may hold the locks of a key, a registration
+// and the pair check: nobody asks for a place under the locks that watchers take.
 void places::reclaim() noexcept
 try {
-    std::vector<unsigned> taken;
+    // Held to the end: who needs a number, too, finds them when it is his turn.
+    std::lock_guard<std::mutex> one_at_a_time(watchers_mutex_);
+    std::vector<unsigned>       taken;
     {
         std::lock_guard<std::mutex> guard(mutex_);
         taken.reserve(max_places);
         free_.reserve(max_places);
         for (unsigned i = 0, n = count(); i < n; ++i) {
             place *at = numbered_[i].load(std::memory_order_relaxed);
-            if ((at == nullptr) || at->is_primary() || (lives_[i] && !lives_[i]->is_over()) ||
-                (at->users.load(std::memory_order_relaxed) != 0)) {
+            if ((at == nullptr) || at->is_primary() || (lives_[i] && !lives_[i]->is_over())) {
                 continue;
             }
-            // seq_cst: partner is place_use. Either this sees the user, or he sees no_place.
-            at->number.store(no_place, std::memory_order_seq_cst);
-            if (at->users.load(std::memory_order_seq_cst) != 0) {
-                at->number.store(i, std::memory_order_relaxed);
-                continue;
-            }
+            at->number.store(no_place, std::memory_order_relaxed);
             numbered_[i].store(nullptr, std::memory_order_relaxed);
             lives_[i] = nullptr;
-            for (unsigned other = 0; other < max_places; ++other) {
-                peer_[i][other].store(0, std::memory_order_relaxed);
-                peer_[other][i].store(0, std::memory_order_relaxed);
-            }
+            forget_peers(i);
             taken.push_back(i);
         }
     }
-    if (taken.empty()) {
-        return;
-    }
-    {
-        std::lock_guard<std::mutex> guard(watchers_mutex_);
-        for (place_watcher *who : watchers_) {
-            for (unsigned id : taken) {
-                who->forget_place(id);
-            }
+    for (place_watcher *who : watchers_) {
+        for (unsigned id : taken) {
+            who->forget_place(id);
         }
     }
     std::lock_guard<std::mutex> guard(mutex_);
     free_.insert(free_.end(), taken.begin(), taken.end());
 } catch (const std::bad_alloc &) {
     NVL_DEBUG("no memory to take back the numbers of contexts that are over");
+}
+
+// The caller holds the mutex.
+void places::forget_peers(unsigned id) noexcept
+{
+    for (unsigned other = 0; other < max_places; ++other) {
+        peer_[id][other].store(0, std::memory_order_relaxed);
+        peer_[other][id].store(0, std::memory_order_relaxed);
+    }
 }
 
 void places::add_watcher(place_watcher *who)
@@ -440,7 +444,8 @@ ucs_status_t places::enable_peer(const place &from, const place &to) noexcept
         return UCS_OK;
     }
 
-    std::atomic<uint8_t> &known = peer_[from.id()][to.id()];
+    const unsigned        from_id = from.id(), to_id = to.id();
+    std::atomic<uint8_t> &known = peer_[from_id][to_id];
     uint8_t               seen  = known.load(std::memory_order_acquire);
     if ((seen == peer_enabled) || (seen == peer_impossible)) {
         return (seen == peer_enabled) ? UCS_OK : UCS_ERR_UNREACHABLE;
@@ -456,15 +461,19 @@ ucs_status_t places::enable_peer(const place &from, const place &to) noexcept
         code = guard.ok() ? cuda_.cuCtxEnablePeerAccess(to.context, 0) : guard.code();
     }
 
+    auto keep = [&](uint8_t found) {
+        (void)while_numbered({{&from, from_id}, {&to, to_id}},
+                             [&] { known.store(found, std::memory_order_release); });
+    };
     if ((code == CUDA_SUCCESS) || (code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)) {
-        known.store(peer_enabled, std::memory_order_release);
+        keep(peer_enabled);
         return UCS_OK;
     }
 
     // Only what cannot change is remembered as impossible; a context that is gone or
     // a limit that another process holds may be different next time.
     bool unsupported = code == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    known.store(unsupported ? peer_impossible : peer_refused, std::memory_order_release);
+    keep(unsupported ? peer_impossible : peer_refused);
     log_level level = unsupported ? log_level::diag : log_level::warn;
     NVL_LOG((seen == peer_refused) ? log_level::debug : level,
             "GPU %d cannot reach GPU %d, so the bytes take another path: %s%s",

@@ -14,6 +14,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -51,8 +52,7 @@ struct place {
     // What the same context is after a reset of the primary one; null: no such thing was seen.
     std::atomic<const place *> next{nullptr};
 
-    std::atomic<unsigned>         number{no_place};
-    mutable std::atomic<unsigned> users{0}; // see place_use
+    std::atomic<unsigned> number{no_place};
 
     // no_place: its context is over, and the number may be another place's.
     unsigned id() const noexcept
@@ -66,45 +66,10 @@ struct place {
     }
 };
 
-// Somebody has things in tables under a place's number, which is nobody else's until then.
-class place_use {
-public:
-    place_use() = default;
-    explicit place_use(const place &at) noexcept : at_(&at)
-    {
-        // seq_cst: partner is reclaim(), which takes the number first and looks for users then.
-        at.users.fetch_add(1, std::memory_order_seq_cst);
-    }
-    place_use(place_use &&other) noexcept : at_(other.at_)
-    {
-        other.at_ = nullptr;
-    }
-    place_use &operator=(place_use &&other) noexcept
-    {
-        std::swap(at_, other.at_);
-        return *this;
-    }
-    ~place_use()
-    {
-        if (at_ != nullptr) {
-            at_->users.fetch_sub(1, std::memory_order_release); // partner: as above
-        }
-    }
-
-    const place *get() const noexcept
-    {
-        return at_;
-    }
-
-private:
-    const place *at_ = nullptr;
-};
-
-// Whoever remembers things by numbers of places without being a user.
+// Whoever remembers things by numbers of places, without the place beside them to tell.
 class place_watcher {
 public:
-    // The number is about to be another place's. Any thread; is called without a lock of
-    // places.
+    // The number is about to be another place's. Any thread; may not ask places for one.
     virtual void forget_place(unsigned id) noexcept = 0;
 
 protected:
@@ -150,6 +115,22 @@ public:
     unsigned count() const noexcept
     {
         return count_.load(std::memory_order_acquire);
+    }
+
+    // Runs `keep`, which keeps something under these numbers, unless one of them is not its
+    // place's any more; false then. `keep` may not call places.
+    template<typename F>
+    bool while_numbered(std::initializer_list<std::pair<const place *, unsigned>> all,
+                        F                                                       &&keep) noexcept
+    {
+        std::lock_guard<std::mutex> guard(mutex_); // reclaim() takes numbers under it
+        for (auto [at, id] : all) {
+            if ((at->id() != id) || (id == no_place)) {
+                return false;
+            }
+        }
+        keep();
+        return true;
     }
 
     // Until it is removed.
@@ -222,6 +203,7 @@ private:
                      const place *home) noexcept;
     bool         is_full() const noexcept;
     void         reclaim() noexcept;
+    void         forget_peers(unsigned id) noexcept;
     result<const place *> begin_primary(unsigned gpu, const place *gone) noexcept;
     void                  move_on(const place &primary) noexcept;
 
@@ -240,6 +222,9 @@ private:
     std::mutex                                       watchers_mutex_;
     std::vector<place_watcher *>                     watchers_;
 };
+
+// UCS_ERR_IO_ERROR, with a line in the log: the context of a buffer is over.
+ucs_status_t tell_context_over() noexcept;
 
 // What a person can make of a code by which the driver refuses to open a peer's
 // memory: " (...)", or nothing.

@@ -3,7 +3,6 @@
 // Connects keys to the places that use them.
 #include "mem/remote_key.h"
 
-#include <algorithm>
 #include <cinttypes>
 #include <cstring>
 #include <new>
@@ -116,16 +115,18 @@ ucs_status_t remote_key::connect_local(const place &from) noexcept
     return sound ? UCS_OK : UCS_ERR_UNREACHABLE;
 }
 
-// What was opened for a place whose context is over; link_ is the same for all.
+// What was opened for places whose contexts are over. After remember(): link_ is another's.
 void remote_key::forget_gone() noexcept
 {
-    auto is_gone = [](const opened_import &one) { return one.from->id() == no_place; };
-    for (const opened_import &one : imports_) {
-        if (is_gone(one)) {
-            cache_.release(one.opened);
+    for (size_t i = 0; i < imports_.size();) {
+        if (imports_[i].from->id() != no_place) {
+            ++i;
+            continue;
         }
+        freed_link_ = map_cache::link_of(*imports_[i].opened); // is_alive() may be asking it
+        cache_.release(imports_[i].opened);
+        imports_.erase(imports_.begin() + static_cast<ptrdiff_t>(i));
     }
-    imports_.erase(std::remove_if(imports_.begin(), imports_.end(), is_gone), imports_.end());
 }
 
 // imports_ has room for it.
@@ -164,9 +165,9 @@ ucs_status_t remote_key::connect_import(const place &from, uint64_t *mapped) noe
         if (!settled) {
             settled_.store(false, std::memory_order_relaxed);
         }
-        forget_gone();
         remember(opened.value(), from);
         *mapped = opened.value()->mapped();
+        forget_gone();
     } catch (const std::bad_alloc &) {
         return UCS_ERR_NO_MEMORY;
     }
@@ -178,7 +179,7 @@ ucs_status_t remote_key::connect_slow(const place &from) noexcept
     std::lock_guard<std::mutex> guard(mutex_);
     const unsigned              id = from.id();
     if (id == no_place) {
-        return UCS_ERR_IO_ERROR; // its context is over
+        return tell_context_over();
     }
     if (mapped_[id].load(std::memory_order_relaxed) != 0) {
         return UCS_OK;
@@ -198,14 +199,10 @@ ucs_status_t remote_key::connect_slow(const place &from) noexcept
                      same_process_ ? peer_side::this_process
                      : other_host_ ? peer_side::other_host
                                    : peer_side::other_process);
-    // Partner: the acquire in lookup(). seq_cst: partner is reclaim(), either it sees the address
-    // in forget_place(), or this sees that the number is taken back.
-    mapped_[id].store(mapped, std::memory_order_seq_cst);
-    if (from.number.load(std::memory_order_seq_cst) != id) {
-        mapped_[id].store(0, std::memory_order_relaxed);
-        return UCS_ERR_IO_ERROR;
-    }
-    return UCS_OK;
+    // Partner: the acquire in lookup().
+    bool is_kept = places_.while_numbered(
+        {{&from, id}}, [&] { mapped_[id].store(mapped, std::memory_order_release); });
+    return is_kept ? UCS_OK : tell_context_over();
 }
 
 bool remote_key::give_back(map_cache::closed *closed) noexcept

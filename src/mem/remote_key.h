@@ -176,7 +176,7 @@ private:
     // For the table: the number is to be another place's.
     void forget_place(unsigned id) noexcept
     {
-        mapped_[id].store(0, std::memory_order_seq_cst); // partner: connect_slow()
+        mapped_[id].store(0, std::memory_order_relaxed);
         atomics_.fetch_and(~(1ull << id), std::memory_order_relaxed);
     }
     // The other way round; connected is what was not closed in between.
@@ -209,7 +209,7 @@ private:
     by_place<std::atomic<uint64_t>> mapped_{};
     std::atomic<uint64_t>           atomics_{0}; // a bit for each place
     std::vector<opened_import>      imports_;
-    std::shared_ptr<owner_link>     freed_link_; // what link_ is of once closed
+    std::shared_ptr<owner_link>     freed_link_; // what link_ was of, once closed
 };
 
 static_assert(max_places <= 64, "a bit for each place");

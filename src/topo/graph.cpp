@@ -818,33 +818,40 @@ std::string graph::fabric_refusal(size_t from, uint64_t cluster, uint32_t clique
     return std::string();
 }
 
+// Some two GPUs of the machine reach each other.
+bool graph::has_peers() const noexcept
+{
+    for (size_t from = 0; from < size(); ++from) {
+        for (size_t to = 0; to < size(); ++to) {
+            if ((from != to) && visible(facts_.gpus[from]) && visible(facts_.gpus[to]) &&
+                path(from, to).reachable()) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 // Why this GPU reaches no memory of a process on this host that has just that GPU, or several
 // (0); empty when it may.
 std::string graph::local_refusal(size_t from, uint64_t peer_gpu) const
 {
-    // Two processes with the same one GPU use that; of several, each its own.
-    const bool  is_alone = (reach().gpu != 0);
-    std::string why;
+    // Where none has a peer, of several GPUs each process has its own.
+    const char *none = "no two GPUs of this machine reach each other";
+    if (peer_gpu == 0) {
+        return ((size() > 1) && knows_all_gpus() && !has_peers()) ? none : std::string();
+    }
     for (size_t i = 0; i < size(); ++i) {
-        const bool is_meant = (peer_gpu == 0) || (uuid_digest(identity(i).uuid) == peer_gpu);
-        if (!visible(facts_.gpus[i]) || !is_meant) {
+        if (!visible(facts_.gpus[i]) || (uuid_digest(identity(i).uuid) != peer_gpu)) {
             continue;
         }
-        if (i != from) {
-            why = path(from, i).reason;
-        } else if ((peer_gpu != 0) && !is_alone) {
-            why = "no other GPU of this process reaches the only one of the peer";
+        if (i == from) {
+            return ((reach().gpu != 0) || has_peers()) ? std::string() : none;
         }
-        if (path(from, i).reachable() && ((i != from) || ((peer_gpu != 0) && is_alone))) {
-            return std::string();
-        }
+        return path(from, i).reachable() ? std::string() : path(from, i).reason;
     }
     // Of one that nobody here can tell of, a key will say.
-    const bool is_told = (peer_gpu != 0) && !why.empty();
-    if (!is_told && !knows_all_gpus()) {
-        return std::string();
-    }
-    return (why.empty() && (peer_gpu != 0)) ? out_of_sight : why;
+    return knows_all_gpus() ? out_of_sight : std::string();
 }
 
 process_reach graph::reach() const noexcept

@@ -140,6 +140,7 @@ public:
 
 private:
     bool        knows_all_gpus() const noexcept;
+    bool        has_peers() const noexcept;
     pair_path   fastest_from(size_t from) const;
     std::string fabric_refusal(size_t from, uint64_t cluster, uint32_t clique) const;
     std::string local_refusal(size_t from, uint64_t peer_gpu) const;

@@ -59,8 +59,8 @@ void config_fill(const ucx_api &api, config_rows *rows) noexcept
                          NVL_CONFIG_MEMBER(iface_config, kernel));
     *iface++ =
         row.time("IDLE", "50us",
-                 "The copy kernel leaves the GPU after so long without work. At most 5 s, as are "
-                 "NARROW, STAY, HELLO and GAP.",
+                 "The copy kernel leaves the GPU after so long without work. 5 s at most; the same "
+                 "limit holds for NARROW, STAY, HELLO and GAP.",
                  NVL_CONFIG_MEMBER(iface_config, idle));
     *iface++ = row.time("NARROW", "10us",
                         "A copy kernel for streams leaves all but one of its SMs after so long "

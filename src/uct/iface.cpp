@@ -7,6 +7,7 @@
 #include <climits>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include <unistd.h>
 
@@ -86,11 +87,14 @@ void pending_queue::purge(uct_ep_t *ep, uct_pending_purge_callback_t callback, v
 result<gpu_engine *> iface::open_engine(const place &at) noexcept
 {
     places        &where = *domain->where;
-    place_use      use(at);
-    const unsigned id = at.number.load(std::memory_order_seq_cst); // partner: place_use
+    const unsigned id    = at.id();
     if ((id == no_place) || where.is_over(at)) {
-        NVL_ERROR("the CUDA context of a buffer was destroyed before an operation on it");
-        return UCS_ERR_IO_ERROR;
+        return tell_context_over();
+    }
+    close_ended();
+    if (engines[id].engine) {
+        refused = true; // as no_room()
+        return UCS_ERR_NO_RESOURCE;
     }
     result<std::unique_ptr<gpu_engine>> made =
         gpu_engine::create(where.cuda(), where.gpus()[at.gpu].device, at.context, engine_config);
@@ -101,32 +105,25 @@ result<gpu_engine *> iface::open_engine(const place &at) noexcept
     if (!where.is_current(at)) {
         return homeless(at);
     }
-    close_ended();
-    engines[id]           = std::move(made.value());
-    active[num_active]    = engines[id].get();
-    active_in[num_active] = std::move(use);
-    ++num_active;
-    return engines[id].get();
+    engines[id]          = {&at, std::move(made.value())};
+    active[num_active++] = engines[id].engine.get();
+    return engines[id].engine.get();
 }
 
-// The engines of contexts of the application that are over, so that others get their numbers.
-// They have nothing to do any more; not while one of them may be the caller.
+// The engines of contexts of the application that are over and have told of all that was in
+// flight. Not while one of them may be the caller.
 void iface::close_ended() noexcept
 {
-    if (is_polling) {
-        return;
-    }
-    for (unsigned i = 0; i < num_active;) {
-        const place &at = *active_in[i].get();
-        if (at.is_primary() || !domain->where->is_over(at) || !active[i]->is_idle()) {
-            ++i;
+    for (place_engine &one : engines) {
+        const bool is_ended = one.engine && !one.in->is_primary() &&
+                              domain->where->is_over(*one.in) && one.engine->is_idle();
+        if (!is_ended || is_polling) {
             continue;
         }
-        engines[at.id()].reset();
+        gpu_engine **end                                 = active.data() + num_active;
+        *std::find(active.data(), end, one.engine.get()) = end[-1];
         --num_active;
-        active[i]             = active[num_active];
-        active_in[i]          = std::move(active_in[num_active]);
-        active_in[num_active] = place_use();
+        one = {};
     }
 }
 
@@ -144,7 +141,7 @@ void iface::prepare() noexcept
     const places &where = *domain->where;
     for (unsigned i = 0; i < where.gpus().size(); ++i) {
         const place *at = where.known_primary(i);
-        if ((at != nullptr) && !engines[at->id()] && !where.was_reset(*at)) {
+        if ((at != nullptr) && (engines[at->id()].in != at) && !where.was_reset(*at)) {
             (void)engine_at(*at); // if not, the first operation tries again and reports
         }
     }
@@ -329,8 +326,12 @@ int nvl_iface_is_reachable_v2(uct_iface_h                            super,
     if (!answer.reachable) {
         api.uct_iface_fill_info_str_buf(params, "%s", answer.reason.c_str());
         // UCP asks several times for an endpoint.
-        NVL_LOG((answer.reason == self.last_refusal) ? log_level::debug : log_level::info,
-                "a peer takes UCX's other paths: %s", answer.reason.c_str());
+        const bool is_fault = same_host && md_is_strict();
+        NVL_LOG((answer.reason == self.last_refusal) ? log_level::debug
+                : is_fault                           ? log_level::error
+                                                     : log_level::info,
+                "%sa peer takes UCX's other paths: %s", is_fault ? "UCX_NVLINK_STRICT=y: " : "",
+                answer.reason.c_str());
         self.last_refusal = answer.reason;
         return 0;
     }
@@ -348,13 +349,14 @@ int nvl_iface_is_reachable_v2(uct_iface_h                            super,
 
 unsigned nvl_iface_progress(uct_iface_h super) noexcept
 {
-    iface   &self   = iface_of(super);
-    unsigned count  = 0;
-    self.is_polling = true;
+    iface   &self  = iface_of(super);
+    unsigned count = 0;
+    // An operation's end may call progress again.
+    const bool was_polling = std::exchange(self.is_polling, true);
     for (unsigned i = 0; i < self.num_active; ++i) {
         count += self.active[i]->poll(self.max_poll);
     }
-    self.is_polling = false;
+    self.is_polling = was_polling;
     if (count != 0) {
         self.refused = false;
         self.ended += count;
@@ -432,12 +434,12 @@ ucs_status_t nvl_iface_event_arm(uct_iface_h super, unsigned) noexcept
     iface &self = iface_of(super);
     int    fd;
     // Not armed while there is something to find: the caller progresses again.
-    unsigned count  = 0;
-    self.is_polling = true;
+    unsigned   count       = 0;
+    const bool was_polling = std::exchange(self.is_polling, true);
     for (unsigned i = 0; (i < self.num_active) && (count == 0); ++i) {
         count = self.active[i]->poll(self.max_poll);
     }
-    self.is_polling = false;
+    self.is_polling = was_polling;
     if (count != 0) {
         self.ended += count;
         return UCS_ERR_BUSY;
@@ -470,8 +472,8 @@ void nvl_iface_close(uct_iface_h super) noexcept
     iface         *self = &iface_of(super);
     const ucx_api &api  = *self->api;
     uct_iface_progress_disable(super, UCT_PROGRESS_SEND | UCT_PROGRESS_RECV);
-    for (auto &engine : self->engines) {
-        engine.reset();
+    for (place_engine &one : self->engines) {
+        one = {};
     }
     if (self->event_fd >= 0) {
         api.ucs_async_eventfd_destroy(self->event_fd);

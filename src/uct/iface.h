@@ -79,28 +79,33 @@ struct bcopy_gets {
     linked_list<bcopy_get, &bcopy_get::alive> alive;
 };
 
+// What copies in a place. The number under which it is kept may be another place's since.
+struct place_engine {
+    const place                *in = nullptr;
+    std::unique_ptr<gpu_engine> engine;
+};
+
 struct iface {
-    uct_base_iface_t                      super;
-    iface_internal_ops                    internal_ops;
-    const ucx_api                        *api;
-    const host_binding                   *host;
-    md                                   *domain;
-    gpu_engine_config                     engine_config;
-    unsigned                              max_poll;
-    double                                bandwidth;        // of the bid, bytes/s
-    bool                                  bandwidth_is_set; // by the user
-    bool                                  has_atomics;
-    size_t                                max_short;         // 0: no short operations
-    double                                latency;           // seconds
-    double                                overhead;          // seconds
-    double                                host_bandwidth[2]; // [direction], bytes/s
-    local_lookup                          local;             // where local buffers are
-    by_place<std::unique_ptr<gpu_engine>> engines;
-    std::array<gpu_engine *, max_places>  active; // those that exist, packed
-    std::array<place_use, max_places>     active_in;
-    unsigned                              num_active;
-    bool                                  is_polling; // an engine of `active`
-    pending_queue                         pending;
+    uct_base_iface_t                     super;
+    iface_internal_ops                   internal_ops;
+    const ucx_api                       *api;
+    const host_binding                  *host;
+    md                                  *domain;
+    gpu_engine_config                    engine_config;
+    unsigned                             max_poll;
+    double                               bandwidth;        // of the bid, bytes/s
+    bool                                 bandwidth_is_set; // by the user
+    bool                                 has_atomics;
+    size_t                               max_short;         // 0: no short operations
+    double                               latency;           // seconds
+    double                               overhead;          // seconds
+    double                               host_bandwidth[2]; // [direction], bytes/s
+    local_lookup                         local;             // where local buffers are
+    by_place<place_engine>               engines;
+    std::array<gpu_engine *, max_places> active; // those that exist, packed
+    unsigned                             num_active;
+    bool                                 is_polling; // an engine of `active`
+    pending_queue                        pending;
     uct_completion_t unheard; // of operations that have none: an error is the next flush's
     joint_requests   joints;
     bcopy_gets       gets;
@@ -113,17 +118,18 @@ struct iface {
     std::string      last_refusal; // of a peer, and told
 
     // The engines of a place, made at first use. UCS_ERR_IO_ERROR: its context is gone, or
-    // what was opened for it.
+    // what was opened for it. UCS_ERR_NO_RESOURCE: operations in an ended context are to be
+    // told so first.
     result<gpu_engine *> engine_at(const place &at) noexcept
     {
-        gpu_engine *known = engines[at.id()].get();
-        if (__builtin_expect(known == nullptr, 0)) {
+        const place_engine &known = engines[at.id()];
+        if (__builtin_expect(known.in != &at, 0)) {
             return open_engine(at);
         }
-        if (__builtin_expect(known->is_homeless(), 0)) {
+        if (__builtin_expect(known.engine->is_homeless(), 0)) {
             return homeless(at);
         }
-        return known;
+        return known.engine.get();
     }
 
     result<gpu_engine *> open_engine(const place &at) noexcept;

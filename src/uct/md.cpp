@@ -63,12 +63,15 @@ ucs_status_t not_reached(ucs_status_t status, const uint8_t *wire) noexcept
     return UCS_ERR_REJECTED;
 }
 
-// Memory domains that are open, of all UCXs in the process.
-std::atomic<int> open_mds_g{0};
+// Memory domains that are open, of all UCXs in the process. The lock: none opens while the last
+// one closes.
+std::mutex open_mds_mutex_g;
+int        open_mds_g = 0;
 
 void md_close(uct_md_h super) noexcept
 {
-    md *self = &md_of(super);
+    md                         *self = &md_of(super);
+    std::lock_guard<std::mutex> guard(open_mds_mutex_g);
     // Nobody is left who could name the peers' memory again: let go of it.
     if (--open_mds_g == 0) {
         key_table::get(*self->where).purge();
@@ -347,6 +350,11 @@ int local_gpu(const component &owner, const places &where,
 
 } // namespace
 
+bool md_is_strict() noexcept
+{
+    return strict_g.load(std::memory_order_relaxed);
+}
+
 ucs_sys_device_t sys_device_of(const component &owner, const places &where, int gpu) noexcept
 {
     std::atomic<int> &known = owner.sys_devices[gpu];
@@ -407,7 +415,10 @@ try {
     self->cache->set_limits(limits);
     self->cache->set_socket_folder(limits_from->socket_dir);
     exports::get(*where).set_socket_folder(limits_from->socket_dir);
-    ++open_mds_g;
+    {
+        std::lock_guard<std::mutex> guard(open_mds_mutex_g);
+        ++open_mds_g;
+    }
     *md_p = &self->super;
     return UCS_OK;
 } catch (const std::exception &) {

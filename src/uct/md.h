@@ -16,6 +16,9 @@ namespace nvl {
 // pointer query, 1 us (measured: probe peer_limits, "pointer attributes").
 constexpr double reg_cost_s = 1e-6;
 
+// UCX_NVLINK_STRICT of the memory domain that was opened last. Any thread.
+bool md_is_strict() noexcept;
+
 struct md {
     uct_md_t         super;
     const component *owner;

@@ -3,6 +3,8 @@
 // See kinds.h.
 #include "uct/kinds.h"
 
+#include "driver/cuda_newer.h"
+
 #include <algorithm>
 
 namespace nvl::test {

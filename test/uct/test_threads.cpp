@@ -405,6 +405,36 @@ static void contexts_come_and_go(entity &here, side &far_side)
     }
 }
 
+// As many at a time as there are numbers, under interfaces that do nothing any more: what they keep of them is in
+// nobody's way.
+TEST(contexts, may_all_go_before_others_come)
+{
+    entity        here, idle;
+    local_side    far_side(here);
+    uint64_t      remote = far_side.allocate(1, size);
+    unpacked      rkey(far_side.key(remote));
+    endpoint      ep(here, far_side.address()), idle_ep(idle, far_side.address());
+    constexpr int many = 50;
+    for (int round = 0; round < 3; ++round) {
+        std::vector<std::unique_ptr<own_context>> all;
+        for (int i = 0; i < many; ++i) {
+            all.push_back(std::make_unique<own_context>(0));
+            gpu_memory memory(all.back()->get(), size);
+            bytes      source = random_bytes(size, static_cast<uint64_t>(100 * round + i));
+            memory.write(0, source);
+            entity    &by = (round == 0) ? idle : here;
+            registered reg(by, memory.address(), size);
+            uct_iov_t  iov{reinterpret_cast<void *>(memory.address()), size, reg.memh(), 0, 1};
+            ASSERT_EQ(uct_ep_put_zcopy((round == 0) ? idle_ep.get() : ep.get(), &iov, 1, remote,
+                                       rkey.rkey(), nullptr),
+                      UCS_INPROGRESS)
+                << "context " << i << " of round " << round;
+            ASSERT_TRUE(flushed(by));
+            ASSERT_EQ(difference(source, far_side.read(remote, 0, size)), "");
+        }
+    }
+}
+
 TEST(contexts, may_come_and_go_under_one_interface)
 {
     entity     here;

@@ -6,6 +6,7 @@
 #include "mem/export.h"
 #include "mem/key_table.h"
 #include "uct/emulated.h"
+#include "uct/own_context.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -538,6 +539,36 @@ TEST_F(key_table_test, keeps_no_key_of_this_process)
     EXPECT_EQ(keys_->idle_count(), 0u);
     mine.value().reset();
     NVL_MUST(cuMemFree_v2, (address));
+}
+
+// Another GPU's context has the number by which the key knew an ended one.
+TEST_F(key_table_test, forgets_for_which_place_it_was_opened_when_another_gets_its_number)
+{
+    wire_key       one    = key();
+    remote_key    *held   = added(one);
+    auto           ending = std::make_unique<own_context>(0);
+    const place   *gone   = where_->find(where_->gpus()[0].device, ending->get()).value();
+    const unsigned id     = gone->id();
+    ASSERT_EQ(held->connect(*gone), UCS_OK);
+    held->allow_atomics(id);
+    EXPECT_TRUE(reaches(held, gone, one));
+    ending.reset();
+
+    std::vector<std::unique_ptr<own_context>> others;
+    const place                              *heir = nullptr;
+    while (heir == nullptr) {
+        others.push_back(std::make_unique<own_context>(1));
+        result<const place *> at = where_->find(where_->gpus()[1].device, others.back()->get());
+        ASSERT_TRUE(at.ok()) << others.size();
+        heir = (at.value()->id() == id) ? at.value() : nullptr;
+    }
+    EXPECT_FALSE(reaches(held, heir, one));
+    EXPECT_FALSE(held->has_atomics(id));
+    EXPECT_EQ(held->connect(*heir), UCS_OK);
+    EXPECT_TRUE(reaches(held, heir, one));
+    EXPECT_FALSE(reaches(held, gone, one));
+    EXPECT_EQ(held->connect(*gone), UCS_ERR_IO_ERROR);
+    held->let_go();
 }
 
 // Some let a key go in the moment in which others unpack it, and the cache closes what it can.

@@ -8,8 +8,10 @@
 #include "uct/emulated.h"
 #include "uct/own_context.h"
 
+#include <atomic>
 #include <memory>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -75,7 +77,7 @@ struct forgotten final : place_watcher {
 
 } // namespace
 
-// Contexts of the application, one after the other, beside one that is used and one that lives.
+// Contexts of the application, one after the other, beside one that lives.
 TEST(places, give_the_numbers_of_ended_contexts_to_others)
 {
     std::string why;
@@ -84,22 +86,16 @@ TEST(places, give_the_numbers_of_ended_contexts_to_others)
     const CUdevice device = where->gpus()[0].device;
     forgotten      watcher(*where);
 
-    auto         ended  = std::make_unique<own_context>(0);
-    const place *in_use = where->find(device, ended->get()).value();
-    own_context  lives(0);
-    const place *alive      = where->find(device, lives.get()).value();
-    unsigned     used_id    = in_use->id();
-    unsigned     alive_id   = alive->id();
-    auto         use        = std::make_unique<place_use>(*in_use);
-    const place *first_gone = nullptr;
-    unsigned     first_id   = no_place;
-    ended.reset();
+    own_context    lives(0);
+    const place   *alive      = where->find(device, lives.get()).value();
+    const unsigned alive_id   = alive->id();
+    const place   *first_gone = nullptr;
+    unsigned       first_id   = no_place;
     for (unsigned i = 0; i < 3 * max_places; ++i) {
         own_context           context(0);
         result<const place *> at = where->find(device, context.get());
         ASSERT_TRUE(at.ok()) << i;
         EXPECT_EQ(where->numbered(at.value()->id()), at.value());
-        EXPECT_EQ(watcher.numbers.count(used_id), 0u);
         EXPECT_FALSE(where->is_over(*at.value()));
         if (first_gone == nullptr) {
             first_gone = at.value();
@@ -107,18 +103,39 @@ TEST(places, give_the_numbers_of_ended_contexts_to_others)
         }
     }
     EXPECT_EQ(watcher.numbers.count(first_id), 1u);
-    EXPECT_TRUE(where->is_over(*first_gone)) << "whoever has it now";
+    EXPECT_EQ(first_gone->id(), no_place);
+    EXPECT_TRUE(where->is_over(*first_gone)) << "whoever has its number now";
     EXPECT_EQ(alive->id(), alive_id);
     EXPECT_EQ(watcher.numbers.count(alive_id), 0u);
-    EXPECT_EQ(in_use->id(), used_id);
+    // What was about to be kept under the number is not.
+    bool is_kept = false;
+    EXPECT_FALSE(where->while_numbered({{first_gone, first_id}}, [&] { is_kept = true; }));
+    EXPECT_FALSE(is_kept);
+    EXPECT_TRUE(where->while_numbered({{alive, alive_id}}, [&] { is_kept = true; }));
+    EXPECT_TRUE(is_kept);
+}
 
-    use.reset();
-    for (unsigned i = 0; i < 2 * max_places; ++i) {
-        own_context context(0);
-        ASSERT_TRUE(where->find(device, context.get()).ok()) << i;
+// Each finds a number, though all have to be taken back first.
+TEST(places, give_numbers_to_threads_that_need_one_at_once)
+{
+    std::string why;
+    places     *where = places::get(&why);
+    ASSERT_NE(where, nullptr) << why;
+    const CUdevice           device = where->gpus()[0].device;
+    std::atomic<int>         failed{0};
+    std::vector<std::thread> all;
+    for (int t = 0; t < 8; ++t) {
+        all.emplace_back([&] {
+            for (int i = 0; i < 100; ++i) {
+                own_context context(0);
+                failed += where->find(device, context.get()).ok() ? 0 : 1;
+            }
+        });
     }
-    EXPECT_EQ(in_use->id(), no_place);
-    EXPECT_EQ(watcher.numbers.count(used_id), 1u);
+    for (std::thread &one : all) {
+        one.join();
+    }
+    EXPECT_EQ(failed.load(), 0);
 }
 
 // No more than there is room for at a time.
@@ -129,6 +146,18 @@ TEST(places, are_refused_beyond_their_number_and_found_again_below_it)
     ASSERT_NE(where, nullptr) << why;
     const CUdevice device = where->gpus()[0].device;
 
+    // All that have one and are not over, once those have gone.
+    const place *primary = where->primary(device).value();
+    unsigned     known   = 0;
+    while (where->find(device, own_context(0).get()).ok() && (known++ < 2 * max_places)) {
+    }
+    known = 0;
+    for (unsigned i = 0; i < where->count(); ++i) {
+        const place *at = where->numbered(i);
+        known += (at != nullptr) && (at->is_primary() || !where->is_over(*at));
+    }
+    ASSERT_GE(known, 1u) << primary->id();
+
     std::vector<std::unique_ptr<own_context>> all;
     ucs_status_t                              status = UCS_OK;
     while ((status == UCS_OK) && (all.size() <= max_places)) {
@@ -136,7 +165,7 @@ TEST(places, are_refused_beyond_their_number_and_found_again_below_it)
         status = where->find(device, all.back()->get()).status();
     }
     EXPECT_EQ(status, UCS_ERR_NO_DEVICE);
-    EXPECT_GT(all.size(), max_places / 2);
+    EXPECT_EQ(all.size(), max_places - known + 1);
     all.front().reset();
     EXPECT_TRUE(where->find(device, all.back()->get()).ok());
 }

@@ -151,6 +151,11 @@ TEST(judge_process, refuses_processes_with_several_gpus_of_which_none_has_a_peer
     silent.nvml          = nvml_state::missing;
     EXPECT_TRUE(graph(silent).judge_process(true, told_by(all)).reachable);
 
+    // Where others have peers, both sides take the same view.
+    const graph lone_gpu = process_with("dgx1-v100", {0}), two = process_with("dgx1-v100", {0, 5});
+    EXPECT_TRUE(lone_gpu.judge_process(true, told_by(two)).reachable);
+    EXPECT_TRUE(two.judge_process(true, told_by(lone_gpu)).reachable);
+
     const graph lone(machine_named("h100-pcie-x1"));
     EXPECT_TRUE(lone.judge_process(true, told_by(lone)).reachable) << "one GPU for two processes";
 }
