@@ -248,14 +248,19 @@ result<const place *> places::find(CUdevice device, CUcontext context) noexcept
         if (is_last) {
             return UCS_ERR_NO_DEVICE;
         }
-        reclaim();
+        reclaim(first.context);
     }
 }
 
-// The caller holds the mutex, as for add().
+// Numbers that are nobody's. The caller holds the mutex, as for add().
+unsigned places::spare() const noexcept
+{
+    return max_places - count() + static_cast<unsigned>(free_.size());
+}
+
 bool places::is_full() const noexcept
 {
-    return (count() == max_places) && free_.empty();
+    return spare() == 0;
 }
 
 // Without `home`: of a primary context. Null, with a word in the log, if no number is free or
@@ -292,12 +297,17 @@ try {
 
 // Takes back the numbers of the application's contexts that are over, and of those that
 // nobody has asked for since let_go(). The caller may hold the locks of a key, a registration
-// and the pair check: nobody asks for a place under the locks that watchers take.
-void places::reclaim() noexcept
+// and the pair check: nobody asks for a place under the locks that watchers take. `current`
+// lives: in a context that does not, the driver says of everything that it is gone.
+void places::reclaim(CUcontext current) noexcept
 try {
     // Held to the end: who needs a number, too, finds them when it is his turn.
     std::lock_guard<std::mutex> one_at_a_time(watchers_mutex_);
     std::vector<unsigned>       taken;
+    context_guard               in(cuda_, current);
+    if (!in.ok()) {
+        return;
+    }
     {
         std::lock_guard<std::mutex> guard(mutex_);
         taken.reserve(max_places);
@@ -362,36 +372,55 @@ result<const place *> places::primary(CUdevice device) noexcept
     return begin_primary(static_cast<unsigned>(index), known);
 }
 
+// How many move_on() gives at most, and one. The caller holds the mutex.
+unsigned places::numbers_for(unsigned gpu) const noexcept
+{
+    unsigned wanted = 1;
+    for (unsigned i = 0, n = count(); i < n; ++i) {
+        const place *at = numbered_[i].load(std::memory_order_relaxed);
+        wanted += (at != nullptr) && (at->gpu == gpu) && !at->is_primary();
+    }
+    return wanted;
+}
+
 // In place of `gone`, which was reset, or the first one.
 result<const place *> places::begin_primary(unsigned gpu, const place *gone) noexcept
 {
-    reclaim(); // move_on() may need several
-    std::lock_guard<std::mutex> guard(mutex_);
-    const place                *now = known_primary(gpu);
-    if (now != gone) {
-        return now; // another thread was quicker
-    }
-    if ((primaries_[gpu].get() == nullptr) || (gone != nullptr)) {
-        result<primary_context> retained = primary_context::retain(cuda_, gpus_[gpu].device);
-        if (!retained.ok()) {
-            return retained.status();
+    for (bool is_last = false;; is_last = true) {
+        CUcontext context;
+        {
+            std::lock_guard<std::mutex> guard(mutex_);
+            const place                *now = known_primary(gpu);
+            if (now != gone) {
+                return now; // another thread was quicker
+            }
+            if ((primaries_[gpu].get() == nullptr) || ((gone != nullptr) && !is_last)) {
+                result<primary_context> retained =
+                    primary_context::retain(cuda_, gpus_[gpu].device);
+                if (!retained.ok()) {
+                    return retained.status();
+                }
+                primaries_[gpu] = std::move(retained.value());
+            }
+            context = primaries_[gpu].get();
+            if (is_last || (spare() >= numbers_for(gpu))) {
+                unsigned long long unique = context_unique(context);
+                now                       = known(context, unique, nullptr);
+                if (now == nullptr) {
+                    now = add(gpu, context, unique, nullptr);
+                }
+                if (now == nullptr) {
+                    return UCS_ERR_NO_DEVICE;
+                }
+                primary_places_[gpu].store(now, std::memory_order_release);
+                if (now != gone) {
+                    move_on(*now);
+                }
+                return now;
+            }
         }
-        primaries_[gpu] = std::move(retained.value());
+        reclaim(context);
     }
-    CUcontext          context = primaries_[gpu].get();
-    unsigned long long unique  = context_unique(context);
-    now                        = known(context, unique, nullptr);
-    if (now == nullptr) {
-        now = add(gpu, context, unique, nullptr);
-    }
-    if (now == nullptr) {
-        return UCS_ERR_NO_DEVICE;
-    }
-    primary_places_[gpu].store(now, std::memory_order_release);
-    if (now != gone) {
-        move_on(*now);
-    }
-    return now;
 }
 
 // The application's own contexts on the GPU of a primary one that has just begun. The caller

@@ -121,7 +121,7 @@ public:
     // place's any more; false then. `keep` may not call places.
     template<typename F>
     bool while_numbered(std::initializer_list<std::pair<const place *, unsigned>> all,
-                        F                                                       &&keep) noexcept
+                        F &&keep) const noexcept
     {
         std::lock_guard<std::mutex> guard(mutex_); // reclaim() takes numbers under it
         for (auto [at, id] : all) {
@@ -202,7 +202,9 @@ private:
     place       *add(unsigned gpu, CUcontext context, unsigned long long unique,
                      const place *home) noexcept;
     bool         is_full() const noexcept;
-    void         reclaim() noexcept;
+    void         reclaim(CUcontext current) noexcept;
+    unsigned     spare() const noexcept;
+    unsigned     numbers_for(unsigned gpu) const noexcept;
     void         forget_peers(unsigned id) noexcept;
     result<const place *> begin_primary(unsigned gpu, const place *gone) noexcept;
     void                  move_on(const place &primary) noexcept;

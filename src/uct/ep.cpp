@@ -121,9 +121,9 @@ ucs_status_t nvl_ep_fence(uct_ep_h super, unsigned) noexcept
 ucs_status_t nvl_ep_pending_add(uct_ep_h super, uct_pending_req_t *req, unsigned) noexcept
 {
     iface &self = iface_of(super->iface);
-    // Only what a progress call will let go waits: something was refused, and
-    // something is in flight whose end makes room.
-    if (self.pending.empty() && (!self.refused || self.is_idle())) {
+    // Only what a progress call will let go waits: something was refused, and something is in
+    // flight whose end makes room, or the caller is in that progress call.
+    if (self.pending.empty() && (!self.refused || (self.is_idle() && !self.is_polling))) {
         return UCS_ERR_BUSY;
     }
     self.pending.push(req, super);

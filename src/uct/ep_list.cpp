@@ -306,14 +306,21 @@ const place *place_for_host(places &where, remote_key *key, uint64_t remote_addr
     if ((own != nullptr) && key->lookup(own->id(), remote_addr, size_bytes, &remote)) {
         return own;
     }
+    // A primary context stays; one of the application may be over.
+    for (unsigned i = 0; i < where.gpus().size(); ++i) {
+        const place *at = where.known_primary(i);
+        if ((at != nullptr) && key->lookup(at->id(), remote_addr, size_bytes, &remote)) {
+            return at;
+        }
+    }
     for (unsigned i = where.count(); i-- > 0;) {
         const place *at = where.numbered(i);
-        if (at == nullptr) {
+        if ((at == nullptr) || !key->lookup(i, remote_addr, size_bytes, &remote)) {
             continue;
         }
         const place *home    = where.known_primary(at->gpu);
         bool         is_left = (home == nullptr) || (home->id() != at->home); // by a reset
-        if (!is_left && key->lookup(i, remote_addr, size_bytes, &remote)) {
+        if (!is_left && !where.is_over(*at)) {
             return at;
         }
     }

@@ -188,8 +188,8 @@ try {
         NVL_DIAG("no atomic operations on the memory of a peer's GPU: %s", path.reason.c_str());
         return false;
     }
-    to.key->allow_atomics(to.at->id());
-    return true;
+    const unsigned id = to.at->id();
+    return where.while_numbered({{to.at, id}}, [&] { to.key->allow_atomics(id); });
 } catch (const std::exception &) {
     return false;
 }

@@ -435,6 +435,113 @@ TEST(contexts, may_all_go_before_others_come)
     }
 }
 
+// Each task is begun by the end of the one before, inside of progress, where no engine of an ended context is closed.
+class chain_of_contexts {
+public:
+    chain_of_contexts(entity &here, side &far_side)
+        : here_(here),
+          remote_(far_side.allocate(1, size)),
+          rkey_(far_side.key(remote_)),
+          ep_(here, far_side.address())
+    {
+        done_.super.func  = ended;
+        done_.owner       = this;
+        again_.super.func = retry;
+        again_.owner      = this;
+    }
+
+    void next()
+    {
+        reg_.reset();
+        memory_.reset();
+        context_ = std::make_unique<own_context>(0);
+        memory_  = std::make_unique<gpu_memory>(context_->get(), size);
+        reg_     = std::make_unique<registered>(here_, memory_->address(), size);
+        post();
+    }
+
+    int length = 0;
+    int failed = 0;
+    int waited = 0;
+
+private:
+    template<typename T> struct named {
+        T                  super; // first
+        chain_of_contexts *owner;
+    };
+
+    ucs_status_t try_post()
+    {
+        uct_iov_t iov{reinterpret_cast<void *>(memory_->address()), size, reg_->memh(), 0, 1};
+        done_.super.count  = 1;
+        done_.super.status = UCS_OK;
+        return uct_ep_put_zcopy(ep_.get(), &iov, 1, remote_, rkey_.rkey(), &done_.super);
+    }
+
+    // As UCP does it: again at once where pending_add says BUSY.
+    void post()
+    {
+        for (int trial = 0; trial < 1000; ++trial) {
+            const ucs_status_t status = try_post();
+            if (status == UCS_INPROGRESS) {
+                return;
+            }
+            if (status != UCS_ERR_NO_RESOURCE) {
+                ++failed;
+                return;
+            }
+            if (uct_ep_pending_add(ep_.get(), &again_.super, 0) == UCS_OK) {
+                ++waited;
+                return;
+            }
+        }
+        ++failed;
+    }
+
+    static ucs_status_t retry(uct_pending_req_t *self)
+    {
+        auto              *chain  = reinterpret_cast<named<uct_pending_req_t> *>(self)->owner;
+        const ucs_status_t status = chain->try_post();
+        chain->failed += (status != UCS_INPROGRESS) && (status != UCS_ERR_NO_RESOURCE);
+        return (status == UCS_INPROGRESS) ? UCS_OK : status;
+    }
+
+    static void ended(uct_completion_t *self)
+    {
+        auto *chain = reinterpret_cast<named<uct_completion_t> *>(self)->owner;
+        chain->failed += (self->status != UCS_OK);
+        if (++chain->length < 200) {
+            chain->next();
+        }
+    }
+
+    entity                      &here_;
+    uint64_t                     remote_;
+    unpacked                     rkey_;
+    endpoint                     ep_;
+    named<uct_completion_t>      done_{};
+    named<uct_pending_req_t>     again_{};
+    std::unique_ptr<own_context> context_;
+    std::unique_ptr<gpu_memory>  memory_;
+    std::unique_ptr<registered>  reg_;
+};
+
+TEST(contexts, may_come_and_go_within_progress)
+{
+    entity            here;
+    local_side        far_side(here);
+    chain_of_contexts chain(here, far_side);
+    chain.next();
+    auto end = std::chrono::steady_clock::now() + connection::patience();
+    while ((chain.length < 200) && (chain.failed == 0) &&
+           (std::chrono::steady_clock::now() < end)) {
+        here.progress();
+    }
+    EXPECT_EQ(chain.failed, 0);
+    EXPECT_EQ(chain.length, 200);
+    EXPECT_GT(chain.waited, 0) << "nobody's number was in the way";
+}
+
 TEST(contexts, may_come_and_go_under_one_interface)
 {
     entity     here;
