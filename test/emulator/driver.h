@@ -36,12 +36,12 @@ struct device {
 };
 
 struct context {
-    CUcontext          handle     = nullptr;
-    unsigned long long id         = 0;
-    device            *dev        = nullptr;
-    unsigned           flags      = 0;
-    bool               is_primary = false;
-    std::atomic<bool>  destroyed{false};
+    CUcontext             handle = nullptr;
+    unsigned long long    id     = 0;
+    device               *dev    = nullptr;
+    std::atomic<unsigned> flags{0};
+    bool                  is_primary = false;
+    std::atomic<bool>     destroyed{false};
     // The error of work that went wrong; every later call of the context gives it.
     std::atomic<int> fault{CUDA_SUCCESS};
 

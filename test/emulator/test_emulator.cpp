@@ -604,6 +604,193 @@ TEST_F(emulator, prefetch_goes_into_the_threads_own_stream)
     EXPECT_EQ(CU(cuMemFree_v2)(p), CUDA_SUCCESS);
 }
 
+// Something of the host's memory, and what the program finds there.
+class host_buffer {
+public:
+    explicit host_buffer(bool pinned) : pageable_(4096), pinned_(pinned)
+    {
+        void *p = pageable_.data();
+        if (pinned) {
+            EXPECT_EQ(CU(cuMemAllocHost_v2)(&p, pageable_.size()), CUDA_SUCCESS);
+        }
+        bytes = static_cast<char *>(p);
+    }
+    ~host_buffer()
+    {
+        if (pinned_) {
+            EXPECT_EQ(CU(cuMemFreeHost)(bytes), CUDA_SUCCESS);
+        }
+    }
+    host_buffer(const host_buffer &)            = delete;
+    host_buffer &operator=(const host_buffer &) = delete;
+
+    void set(int seed)
+    {
+        memcpy(bytes, pattern(4096, seed).data(), 4096);
+    }
+    bool is(int seed) const
+    {
+        return memcmp(bytes, pattern(4096, seed).data(), 4096) == 0;
+    }
+    CUdeviceptr address() const
+    {
+        return reinterpret_cast<CUdeviceptr>(bytes);
+    }
+
+    char *bytes = nullptr;
+
+private:
+    std::vector<char> pageable_;
+    bool              pinned_;
+};
+
+// Work that takes its time, and then gives this buffer the bytes of seed 2.
+void change_later(host_buffer &buffer, CUstream s)
+{
+    ASSERT_EQ(CU(cuLaunchHostFunc)(
+                  s,
+                  [](void *argument) {
+                      usleep(20000);
+                      static_cast<host_buffer *>(argument)->set(2);
+                  },
+                  &buffer),
+              CUDA_SUCCESS);
+}
+
+void take_a_while(CUstream s)
+{
+    ASSERT_EQ(CU(cuLaunchHostFunc)(
+                  s, [](void *) { usleep(20000); }, nullptr),
+              CUDA_SUCCESS);
+}
+
+TEST_F(emulator, copy_within_host_memory_is_done_when_it_returns)
+{
+    CUstream s = make_stream();
+    for (bool to_pinned : {false, true}) {
+        for (bool from_pinned : {false, true}) {
+            host_buffer to(to_pinned), from(from_pinned);
+            from.set(1);
+            change_later(from, s);
+            ASSERT_EQ(CU(cuMemcpyAsync)(to.address(), from.address(), 4096, s), CUDA_SUCCESS);
+            EXPECT_TRUE(to.is(2)) << "to pinned " << to_pinned << " from pinned " << from_pinned;
+            ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+        }
+    }
+}
+
+TEST_F(emulator, copy_from_pageable_memory_has_read_it_when_it_returns)
+{
+    CUstream    s = make_stream();
+    CUdeviceptr a = allocate(4096);
+    host_buffer from(false), to(false);
+    from.set(1);
+    EMU(emu_hold)(1);
+    ASSERT_EQ(CU(cuMemcpyAsync)(a, from.address(), 4096, s), CUDA_SUCCESS);
+    from.set(2);
+    EMU(emu_hold)(0);
+    ASSERT_EQ(CU(cuMemcpyAsync)(to.address(), a, 4096, s), CUDA_SUCCESS);
+    EXPECT_TRUE(to.is(1));
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+}
+
+// The linear form and that of boxes.
+CUresult copy_as_batch(bool boxes, CUdeviceptr to, CUdeviceptr from, CUmemcpySrcAccessOrder order,
+                       CUstream s)
+{
+    size_t size = 4096, first = 0;
+    if (!boxes) {
+        CUmemcpyAttributes attributes{};
+        attributes.srcAccessOrder = order;
+        return CU(cuMemcpyBatchAsync_v2)(&to, &from, &size, 1, &attributes, &first, 1, s);
+    }
+    CUDA_MEMCPY3D_BATCH_OP op = box_of(to, from);
+    op.extent                 = {64, 8, 8};
+    op.srcAccessOrder         = order;
+    return CU(cuMemcpy3DBatchAsync_v2)(1, &op, 0, s);
+}
+
+TEST_F(emulator, batch_reads_its_source_when_it_says)
+{
+    CUstream    s = make_stream();
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    void       *of_a = EMU(emu_peek)(a, 4096), *of_b = EMU(emu_peek)(b, 4096);
+    const auto b_is = [&](int seed) { return memcmp(of_b, pattern(4096, seed).data(), 4096) == 0; };
+    for (bool boxes : {false, true}) {
+        for (bool pinned : {false, true}) {
+            host_buffer from(pinned);
+            from.set(1);
+            change_later(from, s);
+            EXPECT_EQ(copy_as_batch(boxes, b, from.address(), CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, s),
+                      CUDA_SUCCESS);
+            ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+            EXPECT_TRUE(b_is(2)) << "boxes " << boxes << " pinned " << pinned;
+
+            from.set(1);
+            EMU(emu_hold)(1);
+            EXPECT_EQ(copy_as_batch(boxes, b, from.address(),
+                                    CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL, s),
+                      CUDA_SUCCESS);
+            from.set(3);
+            EMU(emu_hold)(0);
+            ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+            EXPECT_TRUE(b_is(1)) << "boxes " << boxes << " pinned " << pinned;
+        }
+        memcpy(of_a, pattern(4096, 4).data(), 4096);
+        EMU(emu_hold)(1);
+        EXPECT_EQ(copy_as_batch(boxes, b, a, CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL, s),
+                  CUDA_SUCCESS);
+        memset(of_a, 0, 4096);
+        EMU(emu_hold)(0);
+        ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+        EXPECT_TRUE(b_is(4)) << "GPU memory, boxes " << boxes;
+    }
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, fill_that_the_processor_may_see_is_done_when_it_returns)
+{
+    CUdeviceptr managed = 0, plain = allocate(4096);
+    ASSERT_EQ(CU(cuMemAllocManaged)(&managed, 4096, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+    host_buffer pinned(true);
+    int         on = 1;
+    ASSERT_EQ(CU(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, plain),
+              CUDA_SUCCESS);
+    for (CUdeviceptr p : {managed, pinned.address(), plain}) {
+        const auto *seen = static_cast<const unsigned char *>(EMU(emu_peek)(p, 4096));
+        take_a_while(nullptr);
+        ASSERT_EQ(CU(cuMemsetD8_v2)(p, 0x11, 4096), CUDA_SUCCESS);
+        EXPECT_EQ(seen[4095], 0x11);
+        take_a_while(nullptr);
+        ASSERT_EQ(CU(cuMemsetD2D32_v2)(p, 1024, 0x22222222, 256, 4), CUDA_SUCCESS);
+        EXPECT_EQ(seen[4095], 0x22);
+        EMU(emu_hold)(1); // but the other form never waits
+        ASSERT_EQ(CU(cuMemsetD8Async)(p, 0x33, 4096, nullptr), CUDA_SUCCESS);
+        EXPECT_EQ(seen[4095], 0x22);
+        EMU(emu_hold)(0);
+        ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    }
+    EXPECT_EQ(CU(cuMemFree_v2)(managed), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(plain), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, context_may_ask_that_calls_without_a_stream_wait)
+{
+    CUcontext own = nullptr;
+    ASSERT_EQ(CU(cuCtxCreate_v2)(&own, CU_CTX_SYNC_MEMOPS, 0), CUDA_SUCCESS);
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    const auto *seen = static_cast<const unsigned char *>(EMU(emu_peek)(b, 4096));
+    take_a_while(nullptr);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(b, 0x11, 4096), CUDA_SUCCESS);
+    EXPECT_EQ(seen[4095], 0x11);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(a, 0x22, 4096), CUDA_SUCCESS);
+    take_a_while(nullptr);
+    ASSERT_EQ(CU(cuMemcpyDtoD_v2)(b, a, 4096), CUDA_SUCCESS);
+    EXPECT_EQ(seen[4095], 0x22);
+    EXPECT_EQ(CU(cuCtxDestroy_v2)(own), CUDA_SUCCESS);
+}
+
 TEST_F(emulator, failed_copy_ends_the_context)
 {
     CUcontext own = nullptr;
