@@ -152,17 +152,40 @@ bool copy_later(const copy_shape &shape, const std::shared_ptr<std::vector<char>
     return true;
 }
 
+// Whatever happens to the copy, it takes its time.
+class rest_of_time {
+public:
+    explicit rest_of_time(std::chrono::nanoseconds length)
+        : length_(length), begin_(std::chrono::steady_clock::now())
+    {
+    }
+    ~rest_of_time()
+    {
+        if (length_.count() > 0)
+            std::this_thread::sleep_until(begin_ + length_);
+    }
+    rest_of_time(const rest_of_time &)            = delete;
+    rest_of_time &operator=(const rest_of_time &) = delete;
+
+private:
+    const std::chrono::nanoseconds              length_;
+    const std::chrono::steady_clock::time_point begin_;
+};
+
 void execute(const std::weak_ptr<context> &owner, const copy_shape &shape,
              const std::shared_ptr<std::vector<char>> &bytes, int dst_device, int src_device)
 {
     auto ctx = owner.lock();
     if (ctx == nullptr || ctx->fault.load() != CUDA_SUCCESS)
         return;
-    take_time(*ctx->dev, dst_device, src_device, shape.row * shape.rows * shape.planes);
     copy_fault fault =
         next_copy_fault(dst_device >= 0 && src_device >= 0 && dst_device != src_device);
+    if (fault.hang)
+        hang_for_ever();
     if (fault.delay_us > 0)
         usleep(static_cast<useconds_t>(fault.delay_us));
+    rest_of_time time(
+        time_of_copy(*ctx->dev, dst_device, src_device, shape.row * shape.rows * shape.planes));
     if (copy_later(shape, bytes, fault.late_us))
         return;
     if (fault.code != CUDA_SUCCESS)

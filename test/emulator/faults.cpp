@@ -132,13 +132,13 @@ void ensure_loaded()
     (void)loaded;
 }
 
-[[noreturn]] void hang()
+} // namespace
+
+void hang_for_ever() noexcept
 {
     for (;;)
         pause();
 }
-
-} // namespace
 
 bool add_faults(const char *rules) noexcept
 {
@@ -197,10 +197,10 @@ call_fault fault_of_call(fn id, unsigned long count, unsigned long thread_count)
         usleep(static_cast<useconds_t>(found.value));
         break;
     case action::hang:
-        hang();
+        hang_for_ever();
     case action::kill:
         kill(getpid(), SIGKILL);
-        hang();
+        hang_for_ever();
     case action::skip:
         fault.skip = true;
         break;
@@ -225,7 +225,7 @@ void add_to(copy_fault *fault, const rule &r)
         fault->delay_us = r.value;
         break;
     case action::hang:
-        fault->delay_us = ~0ul;
+        fault->hang = true;
         break;
     case action::kill:
         kill(getpid(), SIGKILL);

@@ -791,6 +791,191 @@ TEST_F(emulator, context_may_ask_that_calls_without_a_stream_wait)
     EXPECT_EQ(CU(cuCtxDestroy_v2)(own), CUDA_SUCCESS);
 }
 
+TEST_F(emulator, capture_ends_with_its_context)
+{
+    CUcontext own   = nullptr;
+    CUgraph   graph = nullptr;
+    for (bool primary : {false, true}) {
+        if (primary) {
+            ASSERT_EQ(CU(cuCtxSetCurrent)(ctx[1]), CUDA_SUCCESS);
+        } else {
+            ASSERT_EQ(CU(cuCtxCreate_v2)(&own, 0, 0), CUDA_SUCCESS);
+        }
+        CUstream s = make_stream();
+        ASSERT_EQ(CU(cuStreamBeginCapture_v2)(s, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+        ASSERT_EQ(primary ? CU(cuDevicePrimaryCtxReset_v2)(1) : CU(cuCtxDestroy_v2)(own),
+                  CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuCtxSetCurrent)(ctx[0]), CUDA_SUCCESS);
+        EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+        EXPECT_EQ(CU(cuStreamEndCapture)(s, &graph), CUDA_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    }
+}
+
+TEST_F(emulator, peer_access_is_given_from_context_to_context)
+{
+    CUcontext first = nullptr, second = nullptr;
+    ASSERT_EQ(CU(cuCtxCreate_v2)(&first, 0, 1), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxCreate_v2)(&second, 0, 1), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSetCurrent)(ctx[0]), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(first, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxDisablePeerAccess)(second), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(second, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(second, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    EXPECT_EQ(CU(cuCtxDisablePeerAccess)(first), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxDisablePeerAccess)(second), CUDA_SUCCESS);
+
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(first, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxDestroy_v2)(first), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(second, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(ctx[1], 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxDisablePeerAccess)(ctx[1]), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxDestroy_v2)(second), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, one_of_two_threads_that_map_the_same_address_succeeds)
+{
+    constexpr size_t             chunk = 2u << 20;
+    CUmemGenericAllocationHandle h     = 0;
+    CUdeviceptr                  va    = 0;
+    CUmemAllocationProp          prop{};
+    prop.type          = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    ASSERT_EQ(CU(cuMemCreate)(&h, chunk, &prop, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemAddressReserve)(&va, chunk, 0, 0, 0), CUDA_SUCCESS);
+    constexpr int    rounds = 3000;
+    std::atomic<int> arrived{0}, mapped{0}, wrong{0};
+    const auto       meet = [&](int round) {
+        arrived++;
+        while (arrived < 2 * round)
+            std::this_thread::yield();
+    };
+    const auto race = [&](bool unmaps) {
+        for (int i = 0; i < rounds; i++) {
+            meet(3 * i + 1);
+            mapped += CU(cuMemMap)(va, chunk, 0, h, 0) == CUDA_SUCCESS;
+            meet(3 * i + 2);
+            if (unmaps) {
+                wrong += mapped != 1;
+                mapped = 0;
+                wrong += CU(cuMemUnmap)(va, chunk) != CUDA_SUCCESS;
+            }
+            meet(3 * i + 3);
+        }
+    };
+    std::thread other(race, false);
+    race(true);
+    other.join();
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(CU(cuMemAddressFree)(va, chunk), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemRelease)(h), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, imported_pool_cannot_be_the_one_of_a_device)
+{
+    CUmemPoolProps props{};
+    CUmemoryPool   own = nullptr, imported = nullptr;
+    int            fd   = -1;
+    props.allocType     = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    props.handleTypes   = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    ASSERT_EQ(CU(cuMemPoolCreate)(&own, &props), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemPoolExportToShareableHandle)(&fd, own, props.handleTypes, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemPoolImportFromShareableHandle)(
+                  &imported, reinterpret_cast<void *>(static_cast<long>(fd)), props.handleTypes, 0),
+              CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuDeviceSetMemPool)(0, imported), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuDeviceSetMemPool)(0, own), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemPoolDestroy)(imported), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemPoolDestroy)(own), CUDA_SUCCESS);
+    close(fd);
+}
+
+TEST_F(emulator, second_free_in_a_stream_is_a_violation_and_frees_nobody_elses_memory)
+{
+    CUstream    s = make_stream(), t = make_stream();
+    CUdeviceptr p      = 0;
+    const long  before = EMU(emu_violation_count)();
+    ASSERT_EQ(CU(cuMemAllocAsync)(&p, 4096, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    EMU(emu_hold)(1);
+    EXPECT_EQ(CU(cuMemFreeAsync)(p, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFreeAsync)(p, s), CUDA_SUCCESS);
+    EMU(emu_release)(1);
+    while (EMU(emu_live_count)("allocation") != 0)
+        std::this_thread::yield();
+    // The address is to be had a moment after the memory is gone.
+    std::vector<CUdeviceptr> others;
+    while (others.empty() || others.back() != p) {
+        ASSERT_LT(others.size(), 1000u);
+        others.push_back(0);
+        ASSERT_EQ(CU(cuMemAllocAsync)(&others.back(), 4096, t), CUDA_SUCCESS);
+    }
+    EMU(emu_hold)(0);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    EXPECT_EQ(EMU(emu_violation_count)(), before + 1);
+    EXPECT_EQ(EMU(emu_live_count)("allocation"), static_cast<long>(others.size()));
+    EXPECT_EQ(CU(cuMemsetD8Async)(p, 1, 4096, t), CUDA_SUCCESS);
+    for (CUdeviceptr one : others)
+        EXPECT_EQ(CU(cuMemFreeAsync)(one, t), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(t), CUDA_SUCCESS);
+    EXPECT_EQ(EMU(emu_live_count)("allocation"), 0);
+}
+
+TEST_F(emulator, capture_frees_only_what_a_capture_has_allocated)
+{
+    CUstream    s     = make_stream();
+    CUgraph     graph = nullptr;
+    CUdeviceptr plain = allocate(4096), pooled = 0, of_graph = 0;
+    ASSERT_EQ(CU(cuMemAllocAsync)(&pooled, 4096, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamBeginCapture_v2)(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFreeAsync)(plain, s), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemFreeAsync)(pooled, s), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemAllocAsync)(&of_graph, 4096, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFreeAsync)(of_graph, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamEndCapture)(s, &graph), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuGraphDestroy)(graph), CUDA_SUCCESS);
+    for (CUdeviceptr p : {plain, pooled, of_graph})
+        EXPECT_EQ(CU(cuMemFreeAsync)(p, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, pitch_that_no_device_has_is_refused)
+{
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    int         most = 0;
+    ASSERT_EQ(CU(cuDeviceGetAttribute)(&most, CU_DEVICE_ATTRIBUTE_MAX_PITCH, 0), CUDA_SUCCESS);
+    CUDA_MEMCPY2D rows{};
+    rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    rows.srcDevice                          = a;
+    rows.dstDevice                          = b;
+    rows.WidthInBytes                       = 8;
+    rows.Height                             = 1;
+    CUDA_MEMCPY3D box{};
+    box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    box.srcDevice                         = a;
+    box.dstDevice                         = b;
+    box.WidthInBytes                      = 8;
+    box.Height = box.Depth = 1;
+    for (size_t beyond : {size_t(0), size_t(1)}) {
+        const CUresult wanted = beyond == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        rows.srcPitch = rows.dstPitch = box.srcPitch = box.dstPitch =
+            static_cast<size_t>(most) + beyond;
+        for (bool source : {true, false}) {
+            EXPECT_EQ(CU(cuMemcpy2D_v2)(&rows), wanted) << source;
+            EXPECT_EQ(CU(cuMemcpy2DUnaligned_v2)(&rows), wanted) << source;
+            EXPECT_EQ(CU(cuMemcpy2DAsync_v2)(&rows, nullptr), wanted) << source;
+            EXPECT_EQ(CU(cuMemcpy3D_v2)(&box), wanted) << source;
+            EXPECT_EQ(CU(cuMemcpy3DAsync_v2)(&box, nullptr), wanted) << source;
+            rows.srcPitch = box.srcPitch = 8;
+        }
+    }
+    ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
 TEST_F(emulator, failed_copy_ends_the_context)
 {
     CUcontext own = nullptr;
