@@ -976,6 +976,34 @@ TEST_F(emulator, pitch_that_no_device_has_is_refused)
     EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
 }
 
+TEST_F(emulator_death, trace_shows_what_is_copied)
+{
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    setenv("NVL_EMU_TRACE", "-", 1); // for the other process
+    const auto copies = [] {
+        CUDA_MEMCPY3D box{};
+        box.srcMemoryType = CU_MEMORYTYPE_HOST;
+        box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        box.srcHost       = reinterpret_cast<const void *>(0x1230);
+        box.dstDevice     = 0x4560;
+        box.srcPitch      = 71;
+        box.dstY          = 72;
+        box.WidthInBytes  = 73;
+        box.Height        = 74;
+        box.Depth         = 75;
+        CU(cuMemcpy3D_v2)(&box);
+        CUdeviceptr places[] = {81, 82, 83, 84, 85};
+        size_t      sizes[]  = {91, 92, 93, 94, 95};
+        CU(cuMemcpyBatchAsync_v2)(places, places, sizes, 5, nullptr, nullptr, 0, nullptr);
+        exit(0);
+    };
+    EXPECT_EXIT(copies(), testing::ExitedWithCode(0),
+                "dst type 2 0x4560 x 0 y 72 pitch 0, src type 1 0x1230 x 0 y 0 pitch 71, width 73 "
+                "height 74 depth 75(.|\n)*->.81, 82, 83, 84, ...., "
+                "srcs=0x[0-9a-f]*->.81(.|\n)*sizes=0x[0-9a-f]*->.91, 92");
+    unsetenv("NVL_EMU_TRACE");
+}
+
 TEST_F(emulator, failed_copy_ends_the_context)
 {
     CUcontext own = nullptr;
