@@ -33,6 +33,18 @@ bool are_known(CUmemcpySrcAccessOrder order, unsigned flags)
            flags <= CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
 }
 
+reading reading_of(CUmemcpySrcAccessOrder order)
+{
+    switch (order) {
+    case CU_MEMCPY_SRC_ACCESS_ORDER_STREAM:
+        return reading::in_order;
+    case CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL:
+        return reading::at_once;
+    default:
+        return reading::usual;
+    }
+}
+
 CUresult check_attributes(const batch &b)
 {
     EMU_REQUIRE(b.attributes != nullptr && b.firsts != nullptr && b.attribute_count > 0 &&
@@ -56,13 +68,17 @@ CUresult submit_batch(CUstream stream, const batch &b, size_t *failed)
                 CUDA_ERROR_INVALID_VALUE);
     EMU_REQUIRE(!is_legacy(stream), CUDA_ERROR_INVALID_VALUE);
     EMU_TRY(check_attributes(b));
+    size_t attribute = 0; // of this copy
     for (size_t i = 0; i < b.count; i++) {
-        copy_shape shape;
+        if (attribute + 1 < b.attribute_count && b.firsts[attribute + 1] == i)
+            attribute++;
+        const reading how = reading_of(b.attributes[attribute].srcAccessOrder);
+        copy_shape    shape;
         shape.dst     = b.dsts[i];
         shape.src     = b.srcs[i];
         shape.row     = b.sizes[i];
         CUresult code = b.sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE
-                                        : submit_copy(stream, shape, when::submitted);
+                                        : submit_copy(stream, shape, when::submitted, how);
         if (code != CUDA_SUCCESS) {
             *failed = i;
             return code;
@@ -96,7 +112,7 @@ CUresult submit_box(CUstream stream, const CUDA_MEMCPY3D_BATCH_OP &op)
     EMU_REQUIRE(are_known(op.srcAccessOrder, op.flags), CUDA_ERROR_INVALID_VALUE);
     EMU_TRY(end_of_box(op.dst, op.extent, &shape.dst, &shape.dst_pitch, &shape.dst_plane));
     EMU_TRY(end_of_box(op.src, op.extent, &shape.src, &shape.src_pitch, &shape.src_plane));
-    return submit_copy(stream, shape, when::submitted);
+    return submit_copy(stream, shape, when::submitted, reading_of(op.srcAccessOrder));
 }
 
 CUresult submit_boxes(CUstream stream, size_t count, const CUDA_MEMCPY3D_BATCH_OP *ops,

@@ -88,7 +88,16 @@ bool uses_device(context &ctx, int ordinal)
     if (ordinal < 0 || ctx.dev->ordinal == ordinal)
         return true;
     std::lock_guard lock(ctx.peers_mutex);
-    return ctx.peers.count(ordinal) != 0 || ctx.ipc_peers.count(ordinal) != 0;
+    return has_peer_device(ctx, ordinal) || ctx.ipc_peers.count(ordinal) != 0;
+}
+
+// Access that others have to a context ends with it.
+void forget_peer(const context &gone)
+{
+    for (auto &ctx : drv().contexts.all()) {
+        std::lock_guard lock(ctx->peers_mutex);
+        ctx->peers.erase(gone.id);
+    }
 }
 
 } // namespace
@@ -142,6 +151,7 @@ void destroy_context(const std::shared_ptr<context> &ctx)
     for (auto &s : streams) {
         if (drv().streams.remove(s->handle) != nullptr)
             note_stale(s->handle);
+        forget_capture(*s);
         s->close();
     }
     for (auto &e : drv().events.all()) {
@@ -150,6 +160,7 @@ void destroy_context(const std::shared_ptr<context> &ctx)
     }
     forget_modules(*ctx);
     forget_context_memory(*ctx);
+    forget_peer(*ctx);
     // Taken to be less than a real one needs: who looks now and then whether it lives may know that.
     usleep(1000);
 }

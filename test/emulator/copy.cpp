@@ -152,17 +152,40 @@ bool copy_later(const copy_shape &shape, const std::shared_ptr<std::vector<char>
     return true;
 }
 
+// Whatever happens to the copy, it takes its time.
+class rest_of_time {
+public:
+    explicit rest_of_time(std::chrono::nanoseconds length)
+        : length_(length), begin_(std::chrono::steady_clock::now())
+    {
+    }
+    ~rest_of_time()
+    {
+        if (length_.count() > 0)
+            std::this_thread::sleep_until(begin_ + length_);
+    }
+    rest_of_time(const rest_of_time &)            = delete;
+    rest_of_time &operator=(const rest_of_time &) = delete;
+
+private:
+    const std::chrono::nanoseconds              length_;
+    const std::chrono::steady_clock::time_point begin_;
+};
+
 void execute(const std::weak_ptr<context> &owner, const copy_shape &shape,
              const std::shared_ptr<std::vector<char>> &bytes, int dst_device, int src_device)
 {
     auto ctx = owner.lock();
     if (ctx == nullptr || ctx->fault.load() != CUDA_SUCCESS)
         return;
-    take_time(*ctx->dev, dst_device, src_device, shape.row * shape.rows * shape.planes);
     copy_fault fault =
         next_copy_fault(dst_device >= 0 && src_device >= 0 && dst_device != src_device);
+    if (fault.hang)
+        hang_for_ever();
     if (fault.delay_us > 0)
         usleep(static_cast<useconds_t>(fault.delay_us));
+    rest_of_time time(
+        time_of_copy(*ctx->dev, dst_device, src_device, shape.row * shape.rows * shape.planes));
     if (copy_later(shape, bytes, fault.late_us))
         return;
     if (fault.code != CUDA_SUCCESS)
@@ -171,16 +194,18 @@ void execute(const std::weak_ptr<context> &owner, const copy_shape &shape,
         set_fault(ctx, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-// Pageable memory may be changed by the program as soon as the call has returned: its bytes are
-// taken at once, in the layout that the shape describes.
+// Takes the bytes at once, in the layout that the shape describes; nullptr: they are not there any more.
 std::shared_ptr<std::vector<char>> snapshot(const copy_shape &shape, copy_shape *packed)
 {
     auto  bytes = std::make_shared<std::vector<char>>(shape.row * shape.rows * shape.planes);
     char *to    = bytes->data();
     for (size_t z = 0; z < shape.planes; z++) {
         for (size_t y = 0; y < shape.rows; y++) {
-            uint64_t src = shape.src + z * shape.src_plane + y * shape.src_pitch;
-            memcpy(to, reinterpret_cast<const void *>(src), shape.row);
+            uint64_t           src = shape.src + z * shape.src_plane + y * shape.src_pitch;
+            std::vector<piece> from;
+            if (!drv().memory.locate(src, shape.row, &from))
+                return nullptr;
+            copy_bytes({{to, shape.row, nullptr}}, from);
             to += shape.row;
         }
     }
@@ -191,9 +216,11 @@ std::shared_ptr<std::vector<char>> snapshot(const copy_shape &shape, copy_shape 
     return bytes;
 }
 
-bool wants_synchronous(const std::vector<piece> &pieces)
+// A call without a stream may return early, unless the memory or the context asks otherwise.
+bool wants_synchronous(const context &ctx, const std::vector<piece> &pieces)
 {
-    return !pieces.empty() && pieces[0].from != nullptr && pieces[0].from->sync_memops;
+    return (ctx.flags & CU_CTX_SYNC_MEMOPS) != 0 ||
+           (!pieces.empty() && pieces[0].from != nullptr && pieces[0].from->sync_memops);
 }
 
 int device_of(const std::vector<piece> &pieces)
@@ -206,7 +233,7 @@ int device_of(const std::vector<piece> &pieces)
 
 } // namespace
 
-CUresult submit_copy(CUstream handle, const copy_shape &shape, when until)
+CUresult submit_copy(CUstream handle, const copy_shape &shape, when until, reading how)
 {
     std::shared_ptr<context> ctx; // the stream's: none need be current
     std::shared_ptr<stream>  s;
@@ -224,15 +251,20 @@ CUresult submit_copy(CUstream handle, const copy_shape &shape, when until)
     EMU_TRY(check_side(*ctx, shape.dst, dst_size, shape.dst_side, true, &to));
     EMU_TRY(check_side(*ctx, shape.src, src_size, shape.src_side, false, &from));
     int dst_device = device_of(to), src_device = device_of(from);
-    // Device to device calls return early even without a stream, unless the memory asks otherwise.
-    bool both_gpu = is_gpu(to) && is_gpu(from);
-    bool wait     = (until == when::finished &&
-                 (!both_gpu || wants_synchronous(to) || wants_synchronous(from))) ||
-                (is_pageable(to) && is_gpu(from));
+    // What a call does whose caller cannot know when the bytes have been used: it waits for a copy
+    // within host memory and for one that ends in pageable memory, and takes the bytes of pageable
+    // memory along at once. Between devices a call returns early even without a stream.
+    bool to_gpu = is_gpu(to), from_gpu = is_gpu(from);
+    bool wait = (until == when::finished && (!(to_gpu && from_gpu) || wants_synchronous(*ctx, to) ||
+                                             wants_synchronous(*ctx, from))) ||
+                (!to_gpu && !from_gpu) || (is_pageable(to) && from_gpu);
+    bool at_once = how == reading::at_once || (how == reading::usual && !wait && is_pageable(from));
     copy_shape                         todo = shape;
     std::shared_ptr<std::vector<char>> bytes;
-    if (!wait && is_pageable(from))
+    if (at_once) {
         bytes = snapshot(shape, &todo);
+        EMU_REQUIRE(bytes != nullptr, CUDA_ERROR_INVALID_VALUE);
+    }
     std::weak_ptr<context> owner = ctx;
     marker point = submit_ordered(*ctx, *s, [owner, todo, bytes, dst_device, src_device] {
         execute(owner, todo, bytes, dst_device, src_device);
@@ -269,7 +301,7 @@ bool fill_rows(const fill_shape &shape)
 
 } // namespace
 
-CUresult submit_fill(CUstream handle, const fill_shape &shape)
+CUresult submit_fill(CUstream handle, const fill_shape &shape, when until)
 {
     std::shared_ptr<context> ctx; // the stream's: none need be current
     std::shared_ptr<stream>  s;
@@ -286,12 +318,18 @@ CUresult submit_fill(CUstream handle, const fill_shape &shape)
                 CUDA_ERROR_INVALID_VALUE);
     std::vector<piece> to;
     EMU_TRY(check_side(*ctx, shape.dst, size, side::gpu, true, &to));
+    // A fill of GPU memory returns early even without a stream, unless that memory asks otherwise.
+    bool wait = until == when::finished && (!is_of_gpu(to[0]) || wants_synchronous(*ctx, to));
     std::weak_ptr<context> owner = ctx;
-    submit_ordered(*ctx, *s, [owner, shape] {
+    marker                 point = submit_ordered(*ctx, *s, [owner, shape] {
         auto alive = owner.lock();
         if (alive != nullptr && alive->fault.load() == CUDA_SUCCESS && !fill_rows(shape))
             set_fault(alive, CUDA_ERROR_ILLEGAL_ADDRESS);
     });
+    if (wait && !s->is_capturing()) {
+        point.wait();
+        return static_cast<CUresult>(ctx->fault.load());
+    }
     return CUDA_SUCCESS;
 }
 
@@ -401,51 +439,51 @@ static fill_shape fill(uint64_t dst, uint32_t value, unsigned value_size, size_t
 
 EMU_API(cuMemsetD8_v2, (CUdeviceptr dst, unsigned char value, size_t count), (dst, value, count))
 {
-    return submit_fill(nullptr, fill(dst, value, 1, count));
+    return submit_fill(nullptr, fill(dst, value, 1, count), when::finished);
 }
 
 EMU_API(cuMemsetD16_v2, (CUdeviceptr dst, unsigned short value, size_t count), (dst, value, count))
 {
-    return submit_fill(nullptr, fill(dst, value, 2, count));
+    return submit_fill(nullptr, fill(dst, value, 2, count), when::finished);
 }
 
 EMU_API(cuMemsetD32_v2, (CUdeviceptr dst, unsigned int value, size_t count), (dst, value, count))
 {
-    return submit_fill(nullptr, fill(dst, value, 4, count));
+    return submit_fill(nullptr, fill(dst, value, 4, count), when::finished);
 }
 
 EMU_API(cuMemsetD8Async, (CUdeviceptr dst, unsigned char value, size_t count, CUstream stream),
         (dst, value, count, stream))
 {
-    return submit_fill(stream, fill(dst, value, 1, count));
+    return submit_fill(stream, fill(dst, value, 1, count), when::submitted);
 }
 
 EMU_API(cuMemsetD16Async, (CUdeviceptr dst, unsigned short value, size_t count, CUstream stream),
         (dst, value, count, stream))
 {
-    return submit_fill(stream, fill(dst, value, 2, count));
+    return submit_fill(stream, fill(dst, value, 2, count), when::submitted);
 }
 
 EMU_API(cuMemsetD32Async, (CUdeviceptr dst, unsigned int value, size_t count, CUstream stream),
         (dst, value, count, stream))
 {
-    return submit_fill(stream, fill(dst, value, 4, count));
+    return submit_fill(stream, fill(dst, value, 4, count), when::submitted);
 }
 
 static CUresult fill_2d(CUstream stream, CUdeviceptr dst, size_t pitch, uint32_t value,
-                        unsigned value_size, size_t width, size_t height)
+                        unsigned value_size, size_t width, size_t height, when until)
 {
     fill_shape shape = fill(dst, value, value_size, width);
     shape.rows       = height;
     shape.pitch      = pitch;
-    return submit_fill(stream, shape);
+    return submit_fill(stream, shape, until);
 }
 
 EMU_API(cuMemsetD2D8_v2,
         (CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height),
         (dst, pitch, value, width, height))
 {
-    return fill_2d(nullptr, dst, pitch, value, 1, width, height);
+    return fill_2d(nullptr, dst, pitch, value, 1, width, height, when::finished);
 }
 
 EMU_API(cuMemsetD2D8Async,
@@ -453,14 +491,14 @@ EMU_API(cuMemsetD2D8Async,
          CUstream stream),
         (dst, pitch, value, width, height, stream))
 {
-    return fill_2d(stream, dst, pitch, value, 1, width, height);
+    return fill_2d(stream, dst, pitch, value, 1, width, height, when::submitted);
 }
 
 EMU_API(cuMemsetD2D16_v2,
         (CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height),
         (dst, pitch, value, width, height))
 {
-    return fill_2d(nullptr, dst, pitch, value, 2, width, height);
+    return fill_2d(nullptr, dst, pitch, value, 2, width, height, when::finished);
 }
 
 EMU_API(cuMemsetD2D16Async,
@@ -468,14 +506,14 @@ EMU_API(cuMemsetD2D16Async,
          CUstream stream),
         (dst, pitch, value, width, height, stream))
 {
-    return fill_2d(stream, dst, pitch, value, 2, width, height);
+    return fill_2d(stream, dst, pitch, value, 2, width, height, when::submitted);
 }
 
 EMU_API(cuMemsetD2D32_v2,
         (CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height),
         (dst, pitch, value, width, height))
 {
-    return fill_2d(nullptr, dst, pitch, value, 4, width, height);
+    return fill_2d(nullptr, dst, pitch, value, 4, width, height, when::finished);
 }
 
 EMU_API(cuMemsetD2D32Async,
@@ -483,5 +521,5 @@ EMU_API(cuMemsetD2D32Async,
          CUstream stream),
         (dst, pitch, value, width, height, stream))
 {
-    return fill_2d(stream, dst, pitch, value, 4, width, height);
+    return fill_2d(stream, dst, pitch, value, 4, width, height, when::submitted);
 }

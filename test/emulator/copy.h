@@ -25,7 +25,15 @@ enum class when {
     finished,  // a call without stream
 };
 
-CUresult submit_copy(CUstream handle, const copy_shape &shape, when until);
+// When the source is read.
+enum class reading {
+    usual,    // in the order of the stream; pageable memory at once, where the call does not wait
+    in_order, // in the order of the stream, pageable memory too
+    at_once,  // before the call returns, whatever the stream still has to do
+};
+
+CUresult submit_copy(CUstream handle, const copy_shape &shape, when until,
+                     reading how = reading::usual);
 
 struct fill_shape {
     uint64_t dst        = 0;
@@ -33,7 +41,7 @@ struct fill_shape {
     unsigned value_size = 1; // 1, 2, 4
     size_t   count = 0, rows = 1, pitch = 0;
 };
-CUresult submit_fill(CUstream handle, const fill_shape &shape);
+CUresult submit_fill(CUstream handle, const fill_shape &shape, when until);
 
 } // namespace emu
 

@@ -7,6 +7,8 @@ using namespace emu;
 
 namespace {
 
+constexpr size_t max_pitch = 2147483647; // CU_DEVICE_ATTRIBUTE_MAX_PITCH
+
 // One end of a box copy, as both CUDA structures describe it.
 struct box_end {
     CUmemorytype type;
@@ -66,9 +68,16 @@ CUresult copy_box(CUstream stream, const box_end &to, const box_end &from, size_
     return submit_copy(stream, shape, until);
 }
 
+// Of the calls for which CUDA's header says so.
+CUresult check_pitches(size_t to, size_t from)
+{
+    return to <= max_pitch && from <= max_pitch ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult copy_2d(CUstream stream, const CUDA_MEMCPY2D *copy, when until)
 {
     EMU_REQUIRE(copy != nullptr, CUDA_ERROR_INVALID_VALUE);
+    EMU_TRY(check_pitches(copy->dstPitch, copy->srcPitch));
     box_end to{copy->dstMemoryType, copy->dstHost,
                copy->dstDevice,     copy->dstXInBytes,
                copy->dstY,          0,
@@ -83,6 +92,7 @@ CUresult copy_2d(CUstream stream, const CUDA_MEMCPY2D *copy, when until)
 CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D *copy, when until)
 {
     EMU_REQUIRE(copy != nullptr, CUDA_ERROR_INVALID_VALUE);
+    EMU_TRY(check_pitches(copy->dstPitch, copy->srcPitch));
     EMU_REQUIRE(copy->srcLOD == 0 && copy->dstLOD == 0 && copy->reserved0 == nullptr &&
                     copy->reserved1 == nullptr,
                 CUDA_ERROR_INVALID_VALUE);

@@ -36,12 +36,12 @@ struct device {
 };
 
 struct context {
-    CUcontext          handle     = nullptr;
-    unsigned long long id         = 0;
-    device            *dev        = nullptr;
-    unsigned           flags      = 0;
-    bool               is_primary = false;
-    std::atomic<bool>  destroyed{false};
+    CUcontext             handle = nullptr;
+    unsigned long long    id     = 0;
+    device               *dev    = nullptr;
+    std::atomic<unsigned> flags{0};
+    bool                  is_primary = false;
+    std::atomic<bool>     destroyed{false};
     // The error of work that went wrong; every later call of the context gives it.
     std::atomic<int> fault{CUDA_SUCCESS};
 
@@ -51,9 +51,9 @@ struct context {
     std::map<CUstream, std::shared_ptr<stream>>        streams;
     std::vector<std::shared_ptr<stream>>               leaving; // destroyed, maybe with work left
     std::mutex                                         peers_mutex;
-    std::set<int>                                      peers; // devices with access enabled
-    std::set<int>         ipc_peers;                          // enabled by opening a handle lazily
-    std::map<int, size_t> limits;
+    std::map<unsigned long long, int> peers; // contexts with access enabled, by id: their devices
+    std::set<int>                     ipc_peers; // enabled by opening a handle lazily
+    std::map<int, size_t>             limits;
 };
 
 struct event {
@@ -124,6 +124,7 @@ struct driver {
     handle_table<CUevent, event>         events;
     std::atomic<long>                    violations{0};
     std::atomic<long>                    stale_calls{0};
+    std::atomic<long>                    second_frees{0};
 };
 
 // The one driver of the process; never destroyed.
@@ -154,6 +155,9 @@ device *device_of_uuid(const unsigned char uuid[16]);
 device *hidden_device_of_uuid(const unsigned char uuid[16]); // by CUDA_VISIBLE_DEVICES
 bool    can_reach(const device &from, const device &to);     // peer access is possible
 size_t  peer_room(); // how many peers a device may have, all processes together
+// Of a context, under its peers_mutex: is access to one of that device's enabled? To how many devices?
+bool                   has_peer_device(const context &ctx, int ordinal);
+size_t                 peer_devices(const context &ctx);
 const nvl::pair_facts &pair_of(const device &from, const device &to);
 CUresult               load_devices();
 
@@ -208,16 +212,19 @@ struct copy_fault {
     bool          garble   = false;        // other bytes are written
     bool          drop     = false;        // one byte is not written
     bool          nothing  = false;        // no byte is written
+    bool          hang     = false;        // for ever
     unsigned long delay_us = 0;
     unsigned long late_us  = 0; // the bytes come so long after the copy counts as done
 
     bool is_any() const noexcept
     {
-        return code != CUDA_SUCCESS || garble || drop || nothing || delay_us != 0 || late_us != 0;
+        return code != CUDA_SUCCESS || garble || drop || nothing || hang || delay_us != 0 ||
+               late_us != 0;
     }
 };
-copy_fault next_copy_fault(bool between_gpus) noexcept;
-copy_fault next_kernel_fault() noexcept; // of a piece that a kernel has written
+[[noreturn]] void hang_for_ever() noexcept;
+copy_fault        next_copy_fault(bool between_gpus) noexcept;
+copy_fault        next_kernel_fault() noexcept; // of a piece that a kernel has written
 
 } // namespace emu
 

@@ -31,7 +31,8 @@ void emu_release(unsigned long pieces);
  * "import", "context", "module", "pool", "reservation", "registration". -1: no such kind. */
 long emu_live_count(const char *kind);
 
-/* Memory that was freed while another process had it open, and calls with a handle that its
+/* Memory that was freed while another process had it open, cuMemFreeAsync of memory that had been
+ * freed when its turn came, and calls with a handle that its
  * context has taken along: a real driver follows it into freed memory. */
 long emu_violation_count(void);
 

@@ -97,7 +97,7 @@ bool parse_rule(const std::string &text, rule *r)
 }
 
 // Those of one source, which a bad one is told of by.
-void add_or_end(const std::string &source, const std::string &text, bool (*is_good)(const rule &),
+void add_or_end(const std::string &source, const std::string &text, rule_check is_good,
                 std::vector<rule> *rules)
 {
     std::string bad;
@@ -110,8 +110,7 @@ void add_or_end(const std::string &source, const std::string &text, bool (*is_go
 
 } // namespace
 
-bool parse_rules(const char *text, bool (*is_good)(const rule &), std::vector<rule> *rules,
-                 std::string *bad)
+bool parse_rules(const char *text, rule_check is_good, std::vector<rule> *rules, std::string *bad)
 {
     std::vector<rule> parsed;
     std::string       all = text, word;
@@ -119,9 +118,10 @@ bool parse_rules(const char *text, bool (*is_good)(const rule &), std::vector<ru
         c = c == ';' || c == ',' || c == '\n' ? ' ' : c;
     std::istringstream words(all);
     while (words >> word) {
-        rule r;
-        if (!parse_rule(word, &r) || !is_good(r)) {
-            *bad = word;
+        rule        r;
+        std::string why;
+        if (!parse_rule(word, &r) || !is_good(r, &why)) {
+            *bad = word + (why.empty() ? "" : ": " + why);
             return false;
         }
         parsed.push_back(r);
@@ -130,7 +130,7 @@ bool parse_rules(const char *text, bool (*is_good)(const rule &), std::vector<ru
     return true;
 }
 
-std::vector<rule> rules_of_environment(bool (*is_good)(const rule &))
+std::vector<rule> rules_of_environment(rule_check is_good)
 {
     std::vector<rule> rules;
     if (const char *text = getenv("NVL_EMU_FAULTS"))

@@ -22,14 +22,16 @@ struct rule {
     unsigned long value      = 0; // the code, or microseconds
 };
 
+// May refuse a rule, and say why.
+using rule_check = bool (*)(const rule &, std::string *why);
+
 // Appends the rules of a text. False at the first that is not understood, or that `is_good` refuses;
-// *bad is that one then, and nothing is appended.
-bool parse_rules(const char *text, bool (*is_good)(const rule &), std::vector<rule> *rules,
-                 std::string *bad);
+// *bad is that one then, and why if that is known, and nothing is appended.
+bool parse_rules(const char *text, rule_check is_good, std::vector<rule> *rules, std::string *bad);
 
 // Those of NVL_EMU_FAULTS and of the file NVL_EMU_FAULTS_FILE. What is not understood ends the
 // process with status 99 and a line that says where it stands.
-std::vector<rule> rules_of_environment(bool (*is_good)(const rule &));
+std::vector<rule> rules_of_environment(rule_check is_good);
 
 // Does it apply at this number?
 bool matches(const rule &r, unsigned long count);

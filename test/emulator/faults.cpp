@@ -4,9 +4,12 @@
 #include "faults.h"
 #include "driver.h"
 #include "fault_rule.h"
+#include "older.h"
+#include "symbol_table.h"
 
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <type_traits>
 #include <unistd.h>
 
@@ -26,6 +29,30 @@ plan &the_plan()
 {
     static plan *only = new plan;
     return *only;
+}
+
+// A name of symbols.def that no call has a frame under: of an older form, whose calls are those of
+// the newer one, or of a function that is not written here. *instead: the names to use.
+bool is_never_called(const std::string &where, std::string *instead)
+{
+    if (const char *newer = newer_form_of(where.c_str())) {
+        *instead = newer;
+        return true;
+    }
+    const symbol *found = nullptr;
+    for (unsigned i = 0; i < fn_count && found == nullptr; i++) {
+        if (where == symbols[i].name)
+            found = &symbols[i];
+    }
+    if (found == nullptr || found->implemented)
+        return false;
+    for (unsigned i = 0; i < fn_count; i++) {
+        const symbol &other = symbols[i];
+        if (other.implemented && strcmp(other.base, found->base) == 0 &&
+            other.variant == found->variant && newer_form_of(other.name) == nullptr)
+            *instead += (instead->empty() ? "" : " or ") + std::string(other.name);
+    }
+    return true;
 }
 
 bool is_known(const std::string &where)
@@ -101,10 +128,15 @@ bool suits(action what, const std::string &where)
     }
 }
 
-bool is_good(const rule &r)
+bool is_good(const rule &r, std::string *why)
 {
     if (r.where.compare(0, 4, "nvml") == 0)
         return true; // for libnvidia-ml, which has a look at it
+    std::string instead;
+    if (is_never_called(r.where, &instead)) {
+        *why = instead.empty() ? r.where + " is not emulated" : "the name to use is " + instead;
+        return false;
+    }
     return is_known(r.where) && suits(r.what, r.where);
 }
 
@@ -132,13 +164,13 @@ void ensure_loaded()
     (void)loaded;
 }
 
-[[noreturn]] void hang()
+} // namespace
+
+void hang_for_ever() noexcept
 {
     for (;;)
         pause();
 }
-
-} // namespace
 
 bool add_faults(const char *rules) noexcept
 {
@@ -197,10 +229,10 @@ call_fault fault_of_call(fn id, unsigned long count, unsigned long thread_count)
         usleep(static_cast<useconds_t>(found.value));
         break;
     case action::hang:
-        hang();
+        hang_for_ever();
     case action::kill:
         kill(getpid(), SIGKILL);
-        hang();
+        hang_for_ever();
     case action::skip:
         fault.skip = true;
         break;
@@ -225,7 +257,7 @@ void add_to(copy_fault *fault, const rule &r)
         fault->delay_us = r.value;
         break;
     case action::hang:
-        fault->delay_us = ~0ul;
+        fault->hang = true;
         break;
     case action::kill:
         kill(getpid(), SIGKILL);

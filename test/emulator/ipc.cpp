@@ -48,9 +48,9 @@ CUresult enable_lazily(context &ctx, const device &owner)
         return CUDA_SUCCESS;
     EMU_REQUIRE(can_reach(*ctx.dev, owner), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     std::lock_guard lock(ctx.peers_mutex);
-    if (ctx.peers.count(owner.ordinal) != 0 || ctx.ipc_peers.count(owner.ordinal) != 0)
+    if (has_peer_device(ctx, owner.ordinal) || ctx.ipc_peers.count(owner.ordinal) != 0)
         return CUDA_SUCCESS;
-    EMU_REQUIRE(ctx.peers.size() + ctx.ipc_peers.size() < peer_room(), CUDA_ERROR_TOO_MANY_PEERS);
+    EMU_REQUIRE(peer_devices(ctx) < peer_room(), CUDA_ERROR_TOO_MANY_PEERS);
     ctx.ipc_peers.insert(owner.ordinal);
     return CUDA_SUCCESS;
 }

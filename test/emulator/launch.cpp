@@ -90,6 +90,8 @@ void fault_of_warp(unsigned long long)
 void wrote_by_warp(unsigned long long address, size_t length)
 {
     copy_fault fault = next_kernel_fault();
+    if (fault.hang)
+        hang_for_ever();
     if (fault.delay_us > 0)
         usleep(static_cast<useconds_t>(fault.delay_us));
     auto *bytes = static_cast<char *>(fault.garble ? map_for_warp(address, length) : nullptr);

@@ -84,10 +84,11 @@ CUresult allocate_device_memory(device &dev, const context *ctx, size_t size, ra
     return CUDA_SUCCESS;
 }
 
-// Takes a range out of the address space; the bytes go when nobody uses them any more.
+// Takes a range out of the address space; the bytes go when nobody uses them any more. A range that
+// is not there any more is refused: its address may be another's by now.
 CUresult free_range(const std::shared_ptr<range> &r)
 {
-    if (drv().memory.remove(r->base) == nullptr)
+    if (!drv().memory.remove(r))
         return CUDA_ERROR_INVALID_VALUE;
     bool is_import =
         r->kind == range_kind::imported || (r->owner_pool != nullptr && r->owner_pool->imported);
@@ -135,7 +136,7 @@ bool may_touch(const device &dev, const context *ctx, const range &r, bool write
         return false;
     auto           &peers = const_cast<context *>(ctx)->peers_mutex;
     std::lock_guard lock(peers);
-    return ctx->peers.count(r.device) != 0;
+    return ctx->peers.count(r.context_id) != 0;
 }
 
 namespace {

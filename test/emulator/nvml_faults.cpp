@@ -36,7 +36,7 @@ bool is_known(const std::string &name)
     return is;
 }
 
-bool is_good(const rule &r)
+bool is_good(const rule &r, std::string *)
 {
     // Those of other names are for libcuda, which has a look at them.
     return !is_for_nvml(r) || ((r.what == action::code || r.what == action::sleep ||

@@ -2,12 +2,46 @@
 //
 // Older forms of functions, with the arguments of the newer ones: each does what its successor
 // does, and is counted together with it. The forms of CUDA 2 with 32-bit sizes are not emulated.
+#include "older.h"
 #include "driver.h"
 
-#define EMU_OLDER(older, newer, params, args) \
-    EMU_FUNCTION(CUresult, older, params)     \
-    {                                         \
-        return newer args;                    \
+#include <cstring>
+
+namespace emu {
+namespace {
+
+struct older_form {
+    older_form(const char *older_name, const char *newer_name)
+        : older(older_name), newer(newer_name), next(first)
+    {
+        first = this;
+    }
+    const char       *older, *newer;
+    const older_form *next;
+
+    static const older_form *first;
+};
+
+const older_form *older_form::first = nullptr;
+
+} // namespace
+
+const char *newer_form_of(const char *name) noexcept
+{
+    for (const older_form *form = older_form::first; form != nullptr; form = form->next) {
+        if (strcmp(form->older, name) == 0)
+            return form->newer;
+    }
+    return nullptr;
+}
+
+} // namespace emu
+
+#define EMU_OLDER(older, newer, params, args)                      \
+    static const emu::older_form older##_is_older(#older, #newer); \
+    EMU_FUNCTION(CUresult, older, params)                          \
+    {                                                              \
+        return newer args;                                         \
     }
 
 EMU_OLDER(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CUdevice dev), (dev))

@@ -4,6 +4,7 @@
 #include "driver.h"
 #include "stale.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace emu {
@@ -18,6 +19,20 @@ size_t peer_room()
         return limit == 0 ? ~static_cast<size_t>(0) : static_cast<size_t>(left < 0 ? 0 : left);
     }();
     return room;
+}
+
+bool has_peer_device(const context &ctx, int ordinal)
+{
+    return std::any_of(ctx.peers.begin(), ctx.peers.end(),
+                       [&](const auto &peer) { return peer.second == ordinal; });
+}
+
+size_t peer_devices(const context &ctx)
+{
+    std::set<int> devices;
+    for (auto &peer : ctx.peers)
+        devices.insert(peer.second);
+    return devices.size() + ctx.ipc_peers.size();
 }
 
 } // namespace emu
@@ -72,9 +87,10 @@ EMU_API(cuCtxEnablePeerAccess, (CUcontext peer, unsigned int flags), (peer, flag
     EMU_REQUIRE(other != nullptr, CUDA_ERROR_INVALID_CONTEXT);
     EMU_REQUIRE(can_reach(*ctx->dev, *other->dev), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     std::lock_guard lock(ctx->peers_mutex);
-    EMU_REQUIRE(ctx->peers.count(other->dev->ordinal) == 0, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-    EMU_REQUIRE(ctx->peers.size() + ctx->ipc_peers.size() < peer_room(), CUDA_ERROR_TOO_MANY_PEERS);
-    ctx->peers.insert(other->dev->ordinal);
+    EMU_REQUIRE(ctx->peers.count(other->id) == 0, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    EMU_REQUIRE(has_peer_device(*ctx, other->dev->ordinal) || peer_devices(*ctx) < peer_room(),
+                CUDA_ERROR_TOO_MANY_PEERS);
+    ctx->peers[other->id] = other->dev->ordinal;
     return CUDA_SUCCESS;
 }
 
@@ -86,6 +102,6 @@ EMU_API(cuCtxDisablePeerAccess, (CUcontext peer), (peer))
     auto other = drv().contexts.find(peer);
     EMU_REQUIRE(other != nullptr, CUDA_ERROR_INVALID_CONTEXT);
     std::lock_guard lock(ctx->peers_mutex);
-    EMU_REQUIRE(ctx->peers.erase(other->dev->ordinal) == 1, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+    EMU_REQUIRE(ctx->peers.erase(other->id) == 1, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
     return CUDA_SUCCESS;
 }

@@ -90,6 +90,7 @@ CUresult allocate(CUdeviceptr *pointer, size_t size, const std::shared_ptr<pool>
     EMU_TRY(make_backing(dev, size, memory_source::pool, &memory));
     memory->page().handle_types = from->handle_types;
     auto r                      = make_range(from, size, memory);
+    r->of_graph                 = s->is_capturing();
     EMU_REQUIRE(r->base != 0, CUDA_ERROR_OUT_OF_MEMORY);
     {
         std::lock_guard lock(from->mutex);
@@ -115,7 +116,12 @@ CUresult release(CUdeviceptr pointer, CUstream handle)
     EMU_REQUIRE(r != nullptr && r->base == pointer, CUDA_ERROR_INVALID_VALUE);
     EMU_REQUIRE(r->kind == range_kind::pool || r->kind == range_kind::alloc,
                 CUDA_ERROR_INVALID_VALUE);
-    submit_ordered(*ctx, *s, [r] { free_range(r); });
+    // A node of a graph frees what a node of a graph has allocated.
+    EMU_REQUIRE(r->of_graph || !s->is_capturing(), CUDA_ERROR_INVALID_VALUE);
+    submit_ordered(*ctx, *s, [r] {
+        if (free_range(r) != CUDA_SUCCESS)
+            report_second_free(r->base);
+    });
     return CUDA_SUCCESS;
 }
 
@@ -149,7 +155,7 @@ CUresult set_device_pool(CUdevice dev, CUmemoryPool handle)
     EMU_REQUIRE(d != nullptr, CUDA_ERROR_INVALID_DEVICE);
     std::shared_ptr<pool> p;
     EMU_TRY(pool_of(handle, &p));
-    EMU_REQUIRE(p->device == dev, CUDA_ERROR_INVALID_VALUE);
+    EMU_REQUIRE(p->device == dev && !p->imported, CUDA_ERROR_INVALID_VALUE);
     std::lock_guard lock(drv().mutex);
     d->current_pool = p;
     return CUDA_SUCCESS;

@@ -75,7 +75,7 @@ bool is_harmless(const leak_kind &kind)
 struct balance {
     bool leaked   = false; // something of this process's own
     bool violated = false; // memory was freed that others had open
-    bool misused  = false; // handles of contexts that are gone were
+    bool misused  = false; // handles of contexts that are gone were used, memory was freed twice
 };
 
 balance write_leaks()
@@ -94,12 +94,15 @@ balance write_leaks()
     if (file != nullptr && violations > 0)
         fprintf(file, "%-14s %ld frees while another process had the memory open\n", "violation",
                 violations);
+    long second = drv().second_frees.load();
+    if (file != nullptr && second > 0)
+        fprintf(file, "%-14s %ld frees of memory that was free already\n", "violation", second);
     long stale = drv().stale_calls.load();
     if (file != nullptr && stale > 0)
         fprintf(file, "%-14s %ld calls with handles of contexts that are gone\n", "violation",
                 stale);
     close_report(file);
-    return {leaked, violations > 0, stale > 0};
+    return {leaked, violations > 0, stale > 0 || second > 0};
 }
 
 void at_end()
@@ -111,8 +114,8 @@ void at_end()
         return;
     bool all = strcmp(fatal, "1") == 0, own = all || strcmp(fatal, "own") == 0;
     if ((own && (left.leaked || left.misused)) || (all && left.violated)) {
-        fprintf(stderr, "emulated driver: something was not given back, or used after its context "
-                        "was gone (NVL_EMU_LEAKS_FATAL)\n");
+        fprintf(stderr, "emulated driver: something was not given back, given back twice, or used "
+                        "after its context was gone (NVL_EMU_LEAKS_FATAL)\n");
         fflush(nullptr);
         _exit(98);
     }
@@ -131,6 +134,16 @@ void report_violation(uint64_t address, unsigned importers)
     if (FILE *file = open_report("NVL_EMU_LEAKS")) {
         fprintf(file, "process %d: memory at 0x%llx freed while %u others have it open\n", getpid(),
                 static_cast<unsigned long long>(address), importers);
+        close_report(file);
+    }
+}
+
+void report_second_free(uint64_t address)
+{
+    drv().second_frees++;
+    if (FILE *file = open_report("NVL_EMU_LEAKS")) {
+        fprintf(file, "process %d: memory at 0x%llx freed again, when it was free already\n",
+                getpid(), static_cast<unsigned long long>(address));
         close_report(file);
     }
 }
@@ -202,7 +215,7 @@ EMU_EXPORT long emu_live_count(const char *kind)
 
 EMU_EXPORT long emu_violation_count(void)
 {
-    return drv().violations + drv().stale_calls;
+    return drv().violations + drv().second_frees + drv().stale_calls;
 }
 
 EMU_EXPORT void emu_reuse_contexts(int on)

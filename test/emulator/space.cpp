@@ -177,6 +177,21 @@ void space::insert(const std::shared_ptr<range> &r)
     ranges_[r->base] = r;
 }
 
+bool space::insert_alone(const std::shared_ptr<range> &r)
+{
+    std::unique_lock lock(mutex_);
+    auto             next = ranges_.lower_bound(r->base);
+    if (next != ranges_.end() && next->first - r->base < r->size)
+        return false;
+    if (next != ranges_.begin()) {
+        const range &before = *std::prev(next)->second;
+        if (r->base - before.base < before.size)
+            return false;
+    }
+    ranges_.emplace_hint(next, r->base, r);
+    return true;
+}
+
 std::shared_ptr<range> space::find(uint64_t address) const
 {
     std::shared_lock lock(mutex_);
@@ -187,15 +202,14 @@ std::shared_ptr<range> space::find(uint64_t address) const
     return address - candidate->base < candidate->size ? candidate : nullptr;
 }
 
-std::shared_ptr<range> space::remove(uint64_t base)
+bool space::remove(const std::shared_ptr<range> &r)
 {
     std::unique_lock lock(mutex_);
-    auto             found = ranges_.find(base);
-    if (found == ranges_.end())
-        return nullptr;
-    std::shared_ptr<range> taken = found->second;
+    auto             found = ranges_.find(r->base);
+    if (found == ranges_.end() || found->second != r)
+        return false;
     ranges_.erase(found);
-    return taken;
+    return true;
 }
 
 std::vector<std::shared_ptr<range>> space::within(uint64_t base, size_t size) const

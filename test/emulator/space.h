@@ -50,6 +50,7 @@ struct range {
     unsigned                 flags        = 0;
     unsigned                 handle_types = 0;
     bool                     legacy_ipc   = false;
+    bool                     of_graph     = false; // allocated in a capture
     std::atomic<bool>        sync_memops{false};
     std::shared_ptr<pool>    owner_pool;
     int                      opens       = 0; // of an import, under the lock of ipc.cpp
@@ -86,10 +87,12 @@ public:
     void release(uint64_t base, size_t size);
     bool is_gpu_address(uint64_t address) const;
 
-    void                   insert(const std::shared_ptr<range> &r);
+    void insert(const std::shared_ptr<range> &r);
+    // False, and nothing is done: something lies there already.
+    bool                   insert_alone(const std::shared_ptr<range> &r);
     std::shared_ptr<range> find(uint64_t address) const;
-    // The range, when it begins at base; taken out.
-    std::shared_ptr<range>              remove(uint64_t base);
+    // False: it was taken out before.
+    bool                                remove(const std::shared_ptr<range> &r);
     bool                                overlaps(uint64_t base, size_t size) const;
     std::vector<std::shared_ptr<range>> within(uint64_t base, size_t size) const;
     std::vector<std::shared_ptr<range>> all() const;

@@ -604,6 +604,406 @@ TEST_F(emulator, prefetch_goes_into_the_threads_own_stream)
     EXPECT_EQ(CU(cuMemFree_v2)(p), CUDA_SUCCESS);
 }
 
+// Something of the host's memory, and what the program finds there.
+class host_buffer {
+public:
+    explicit host_buffer(bool pinned) : pageable_(4096), pinned_(pinned)
+    {
+        void *p = pageable_.data();
+        if (pinned) {
+            EXPECT_EQ(CU(cuMemAllocHost_v2)(&p, pageable_.size()), CUDA_SUCCESS);
+        }
+        bytes = static_cast<char *>(p);
+    }
+    ~host_buffer()
+    {
+        if (pinned_) {
+            EXPECT_EQ(CU(cuMemFreeHost)(bytes), CUDA_SUCCESS);
+        }
+    }
+    host_buffer(const host_buffer &)            = delete;
+    host_buffer &operator=(const host_buffer &) = delete;
+
+    void set(int seed)
+    {
+        memcpy(bytes, pattern(4096, seed).data(), 4096);
+    }
+    bool is(int seed) const
+    {
+        return memcmp(bytes, pattern(4096, seed).data(), 4096) == 0;
+    }
+    CUdeviceptr address() const
+    {
+        return reinterpret_cast<CUdeviceptr>(bytes);
+    }
+
+    char *bytes = nullptr;
+
+private:
+    std::vector<char> pageable_;
+    bool              pinned_;
+};
+
+// Work that takes its time, and then gives this buffer the bytes of seed 2.
+void change_later(host_buffer &buffer, CUstream s)
+{
+    ASSERT_EQ(CU(cuLaunchHostFunc)(
+                  s,
+                  [](void *argument) {
+                      usleep(20000);
+                      static_cast<host_buffer *>(argument)->set(2);
+                  },
+                  &buffer),
+              CUDA_SUCCESS);
+}
+
+void take_a_while(CUstream s)
+{
+    ASSERT_EQ(CU(cuLaunchHostFunc)(
+                  s, [](void *) { usleep(20000); }, nullptr),
+              CUDA_SUCCESS);
+}
+
+TEST_F(emulator, copy_within_host_memory_is_done_when_it_returns)
+{
+    CUstream s = make_stream();
+    for (bool to_pinned : {false, true}) {
+        for (bool from_pinned : {false, true}) {
+            host_buffer to(to_pinned), from(from_pinned);
+            from.set(1);
+            change_later(from, s);
+            ASSERT_EQ(CU(cuMemcpyAsync)(to.address(), from.address(), 4096, s), CUDA_SUCCESS);
+            EXPECT_TRUE(to.is(2)) << "to pinned " << to_pinned << " from pinned " << from_pinned;
+            ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+        }
+    }
+}
+
+TEST_F(emulator, copy_from_pageable_memory_has_read_it_when_it_returns)
+{
+    CUstream    s = make_stream();
+    CUdeviceptr a = allocate(4096);
+    host_buffer from(false), to(false);
+    from.set(1);
+    EMU(emu_hold)(1);
+    ASSERT_EQ(CU(cuMemcpyAsync)(a, from.address(), 4096, s), CUDA_SUCCESS);
+    from.set(2);
+    EMU(emu_hold)(0);
+    ASSERT_EQ(CU(cuMemcpyAsync)(to.address(), a, 4096, s), CUDA_SUCCESS);
+    EXPECT_TRUE(to.is(1));
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+}
+
+// The linear form and that of boxes.
+CUresult copy_as_batch(bool boxes, CUdeviceptr to, CUdeviceptr from, CUmemcpySrcAccessOrder order,
+                       CUstream s)
+{
+    size_t size = 4096, first = 0;
+    if (!boxes) {
+        CUmemcpyAttributes attributes{};
+        attributes.srcAccessOrder = order;
+        return CU(cuMemcpyBatchAsync_v2)(&to, &from, &size, 1, &attributes, &first, 1, s);
+    }
+    CUDA_MEMCPY3D_BATCH_OP op = box_of(to, from);
+    op.extent                 = {64, 8, 8};
+    op.srcAccessOrder         = order;
+    return CU(cuMemcpy3DBatchAsync_v2)(1, &op, 0, s);
+}
+
+TEST_F(emulator, batch_reads_its_source_when_it_says)
+{
+    CUstream    s = make_stream();
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    void       *of_a = EMU(emu_peek)(a, 4096), *of_b = EMU(emu_peek)(b, 4096);
+    const auto b_is = [&](int seed) { return memcmp(of_b, pattern(4096, seed).data(), 4096) == 0; };
+    for (bool boxes : {false, true}) {
+        for (bool pinned : {false, true}) {
+            host_buffer from(pinned);
+            from.set(1);
+            change_later(from, s);
+            EXPECT_EQ(copy_as_batch(boxes, b, from.address(), CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, s),
+                      CUDA_SUCCESS);
+            ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+            EXPECT_TRUE(b_is(2)) << "boxes " << boxes << " pinned " << pinned;
+
+            from.set(1);
+            EMU(emu_hold)(1);
+            EXPECT_EQ(copy_as_batch(boxes, b, from.address(),
+                                    CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL, s),
+                      CUDA_SUCCESS);
+            from.set(3);
+            EMU(emu_hold)(0);
+            ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+            EXPECT_TRUE(b_is(1)) << "boxes " << boxes << " pinned " << pinned;
+        }
+        memcpy(of_a, pattern(4096, 4).data(), 4096);
+        EMU(emu_hold)(1);
+        EXPECT_EQ(copy_as_batch(boxes, b, a, CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL, s),
+                  CUDA_SUCCESS);
+        memset(of_a, 0, 4096);
+        EMU(emu_hold)(0);
+        ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+        EXPECT_TRUE(b_is(4)) << "GPU memory, boxes " << boxes;
+    }
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, fill_that_the_processor_may_see_is_done_when_it_returns)
+{
+    CUdeviceptr managed = 0, plain = allocate(4096);
+    ASSERT_EQ(CU(cuMemAllocManaged)(&managed, 4096, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+    host_buffer pinned(true);
+    int         on = 1;
+    ASSERT_EQ(CU(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, plain),
+              CUDA_SUCCESS);
+    for (CUdeviceptr p : {managed, pinned.address(), plain}) {
+        const auto *seen = static_cast<const unsigned char *>(EMU(emu_peek)(p, 4096));
+        take_a_while(nullptr);
+        ASSERT_EQ(CU(cuMemsetD8_v2)(p, 0x11, 4096), CUDA_SUCCESS);
+        EXPECT_EQ(seen[4095], 0x11);
+        take_a_while(nullptr);
+        ASSERT_EQ(CU(cuMemsetD2D32_v2)(p, 1024, 0x22222222, 256, 4), CUDA_SUCCESS);
+        EXPECT_EQ(seen[4095], 0x22);
+        EMU(emu_hold)(1); // but the other form never waits
+        ASSERT_EQ(CU(cuMemsetD8Async)(p, 0x33, 4096, nullptr), CUDA_SUCCESS);
+        EXPECT_EQ(seen[4095], 0x22);
+        EMU(emu_hold)(0);
+        ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    }
+    EXPECT_EQ(CU(cuMemFree_v2)(managed), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(plain), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, context_may_ask_that_calls_without_a_stream_wait)
+{
+    CUcontext own = nullptr;
+    ASSERT_EQ(CU(cuCtxCreate_v2)(&own, CU_CTX_SYNC_MEMOPS, 0), CUDA_SUCCESS);
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    const auto *seen = static_cast<const unsigned char *>(EMU(emu_peek)(b, 4096));
+    take_a_while(nullptr);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(b, 0x11, 4096), CUDA_SUCCESS);
+    EXPECT_EQ(seen[4095], 0x11);
+    ASSERT_EQ(CU(cuMemsetD8_v2)(a, 0x22, 4096), CUDA_SUCCESS);
+    take_a_while(nullptr);
+    ASSERT_EQ(CU(cuMemcpyDtoD_v2)(b, a, 4096), CUDA_SUCCESS);
+    EXPECT_EQ(seen[4095], 0x22);
+    EXPECT_EQ(CU(cuCtxDestroy_v2)(own), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, capture_ends_with_its_context)
+{
+    CUcontext own   = nullptr;
+    CUgraph   graph = nullptr;
+    for (bool primary : {false, true}) {
+        if (primary) {
+            ASSERT_EQ(CU(cuCtxSetCurrent)(ctx[1]), CUDA_SUCCESS);
+        } else {
+            ASSERT_EQ(CU(cuCtxCreate_v2)(&own, 0, 0), CUDA_SUCCESS);
+        }
+        CUstream s = make_stream();
+        ASSERT_EQ(CU(cuStreamBeginCapture_v2)(s, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+        ASSERT_EQ(primary ? CU(cuDevicePrimaryCtxReset_v2)(1) : CU(cuCtxDestroy_v2)(own),
+                  CUDA_SUCCESS);
+        ASSERT_EQ(CU(cuCtxSetCurrent)(ctx[0]), CUDA_SUCCESS);
+        EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+        EXPECT_EQ(CU(cuStreamEndCapture)(s, &graph), CUDA_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    }
+}
+
+TEST_F(emulator, peer_access_is_given_from_context_to_context)
+{
+    CUcontext first = nullptr, second = nullptr;
+    ASSERT_EQ(CU(cuCtxCreate_v2)(&first, 0, 1), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxCreate_v2)(&second, 0, 1), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSetCurrent)(ctx[0]), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(first, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxDisablePeerAccess)(second), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(second, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(second, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    EXPECT_EQ(CU(cuCtxDisablePeerAccess)(first), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxDisablePeerAccess)(second), CUDA_SUCCESS);
+
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(first, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxDestroy_v2)(first), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(second, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxEnablePeerAccess)(ctx[1], 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxDisablePeerAccess)(ctx[1]), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuCtxDestroy_v2)(second), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, one_of_two_threads_that_map_the_same_address_succeeds)
+{
+    constexpr size_t             chunk = 2u << 20;
+    CUmemGenericAllocationHandle h     = 0;
+    CUdeviceptr                  va    = 0;
+    CUmemAllocationProp          prop{};
+    prop.type          = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    ASSERT_EQ(CU(cuMemCreate)(&h, chunk, &prop, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemAddressReserve)(&va, chunk, 0, 0, 0), CUDA_SUCCESS);
+    constexpr int    rounds = 3000;
+    std::atomic<int> arrived{0}, mapped{0}, wrong{0};
+    const auto       meet = [&](int round) {
+        arrived++;
+        while (arrived < 2 * round)
+            std::this_thread::yield();
+    };
+    const auto race = [&](bool unmaps) {
+        for (int i = 0; i < rounds; i++) {
+            meet(3 * i + 1);
+            mapped += CU(cuMemMap)(va, chunk, 0, h, 0) == CUDA_SUCCESS;
+            meet(3 * i + 2);
+            if (unmaps) {
+                wrong += mapped != 1;
+                mapped = 0;
+                wrong += CU(cuMemUnmap)(va, chunk) != CUDA_SUCCESS;
+            }
+            meet(3 * i + 3);
+        }
+    };
+    std::thread other(race, false);
+    race(true);
+    other.join();
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(CU(cuMemAddressFree)(va, chunk), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemRelease)(h), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, imported_pool_cannot_be_the_one_of_a_device)
+{
+    CUmemPoolProps props{};
+    CUmemoryPool   own = nullptr, imported = nullptr;
+    int            fd   = -1;
+    props.allocType     = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    props.handleTypes   = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    ASSERT_EQ(CU(cuMemPoolCreate)(&own, &props), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemPoolExportToShareableHandle)(&fd, own, props.handleTypes, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemPoolImportFromShareableHandle)(
+                  &imported, reinterpret_cast<void *>(static_cast<long>(fd)), props.handleTypes, 0),
+              CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuDeviceSetMemPool)(0, imported), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuDeviceSetMemPool)(0, own), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemPoolDestroy)(imported), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemPoolDestroy)(own), CUDA_SUCCESS);
+    close(fd);
+}
+
+TEST_F(emulator, second_free_in_a_stream_is_a_violation_and_frees_nobody_elses_memory)
+{
+    CUstream    s = make_stream(), t = make_stream();
+    CUdeviceptr p      = 0;
+    const long  before = EMU(emu_violation_count)();
+    ASSERT_EQ(CU(cuMemAllocAsync)(&p, 4096, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    EMU(emu_hold)(1);
+    EXPECT_EQ(CU(cuMemFreeAsync)(p, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFreeAsync)(p, s), CUDA_SUCCESS);
+    EMU(emu_release)(1);
+    while (EMU(emu_live_count)("allocation") != 0)
+        std::this_thread::yield();
+    // The address is to be had a moment after the memory is gone.
+    std::vector<CUdeviceptr> others;
+    while (others.empty() || others.back() != p) {
+        ASSERT_LT(others.size(), 1000u);
+        others.push_back(0);
+        ASSERT_EQ(CU(cuMemAllocAsync)(&others.back(), 4096, t), CUDA_SUCCESS);
+    }
+    EMU(emu_hold)(0);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    EXPECT_EQ(EMU(emu_violation_count)(), before + 1);
+    EXPECT_EQ(EMU(emu_live_count)("allocation"), static_cast<long>(others.size()));
+    EXPECT_EQ(CU(cuMemsetD8Async)(p, 1, 4096, t), CUDA_SUCCESS);
+    for (CUdeviceptr one : others)
+        EXPECT_EQ(CU(cuMemFreeAsync)(one, t), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(t), CUDA_SUCCESS);
+    EXPECT_EQ(EMU(emu_live_count)("allocation"), 0);
+}
+
+TEST_F(emulator, capture_frees_only_what_a_capture_has_allocated)
+{
+    CUstream    s     = make_stream();
+    CUgraph     graph = nullptr;
+    CUdeviceptr plain = allocate(4096), pooled = 0, of_graph = 0;
+    ASSERT_EQ(CU(cuMemAllocAsync)(&pooled, 4096, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamBeginCapture_v2)(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFreeAsync)(plain, s), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemFreeAsync)(pooled, s), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuMemAllocAsync)(&of_graph, 4096, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFreeAsync)(of_graph, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamEndCapture)(s, &graph), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuGraphDestroy)(graph), CUDA_SUCCESS);
+    for (CUdeviceptr p : {plain, pooled, of_graph})
+        EXPECT_EQ(CU(cuMemFreeAsync)(p, s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+}
+
+TEST_F(emulator, pitch_that_no_device_has_is_refused)
+{
+    CUdeviceptr a = allocate(4096), b = allocate(4096);
+    int         most = 0;
+    ASSERT_EQ(CU(cuDeviceGetAttribute)(&most, CU_DEVICE_ATTRIBUTE_MAX_PITCH, 0), CUDA_SUCCESS);
+    CUDA_MEMCPY2D rows{};
+    rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    rows.srcDevice                          = a;
+    rows.dstDevice                          = b;
+    rows.WidthInBytes                       = 8;
+    rows.Height                             = 1;
+    CUDA_MEMCPY3D box{};
+    box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    box.srcDevice                         = a;
+    box.dstDevice                         = b;
+    box.WidthInBytes                      = 8;
+    box.Height = box.Depth = 1;
+    for (size_t beyond : {size_t(0), size_t(1)}) {
+        const CUresult wanted = beyond == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        rows.srcPitch = rows.dstPitch = box.srcPitch = box.dstPitch =
+            static_cast<size_t>(most) + beyond;
+        for (bool source : {true, false}) {
+            EXPECT_EQ(CU(cuMemcpy2D_v2)(&rows), wanted) << source;
+            EXPECT_EQ(CU(cuMemcpy2DUnaligned_v2)(&rows), wanted) << source;
+            EXPECT_EQ(CU(cuMemcpy2DAsync_v2)(&rows, nullptr), wanted) << source;
+            EXPECT_EQ(CU(cuMemcpy3D_v2)(&box), wanted) << source;
+            EXPECT_EQ(CU(cuMemcpy3DAsync_v2)(&box, nullptr), wanted) << source;
+            rows.srcPitch = box.srcPitch = 8;
+        }
+    }
+    ASSERT_EQ(CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(a), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuMemFree_v2)(b), CUDA_SUCCESS);
+}
+
+TEST_F(emulator_death, trace_shows_what_is_copied)
+{
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+    setenv("NVL_EMU_TRACE", "-", 1); // for the other process
+    const auto copies = [] {
+        CUDA_MEMCPY3D box{};
+        box.srcMemoryType = CU_MEMORYTYPE_HOST;
+        box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        box.srcHost       = reinterpret_cast<const void *>(0x1230);
+        box.dstDevice     = 0x4560;
+        box.srcPitch      = 71;
+        box.dstY          = 72;
+        box.WidthInBytes  = 73;
+        box.Height        = 74;
+        box.Depth         = 75;
+        CU(cuMemcpy3D_v2)(&box);
+        CUdeviceptr places[] = {81, 82, 83, 84, 85};
+        size_t      sizes[]  = {91, 92, 93, 94, 95};
+        CU(cuMemcpyBatchAsync_v2)(places, places, sizes, 5, nullptr, nullptr, 0, nullptr);
+        exit(0);
+    };
+    EXPECT_EXIT(copies(), testing::ExitedWithCode(0),
+                "dst type 2 0x4560 x 0 y 72 pitch 0, src type 1 0x1230 x 0 y 0 pitch 71, width 73 "
+                "height 74 depth 75(.|\n)*->.81, 82, 83, 84, ...., "
+                "srcs=0x[0-9a-f]*->.81(.|\n)*sizes=0x[0-9a-f]*->.91, 92");
+    unsetenv("NVL_EMU_TRACE");
+}
+
 TEST_F(emulator, failed_copy_ends_the_context)
 {
     CUcontext own = nullptr;

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <string>
@@ -54,6 +56,43 @@ TEST_F(peers_taken, first_peer_is_refused)
 {
     ASSERT_EQ(CU(cuCtxSetCurrent)(context_on(0)), CUDA_SUCCESS);
     EXPECT_EQ(CU(cuCtxEnablePeerAccess)(context_on(1), 0), CUDA_ERROR_TOO_MANY_PEERS);
+}
+
+using slow_copies = machine_test; // NVL_EMU_TIMING=1, with a tenth of a second for each push
+
+TEST_F(slow_copies, time_counts_from_the_beginning_of_the_copy)
+{
+    using std::chrono::steady_clock;
+    ASSERT_EQ(CU(cuCtxSetCurrent)(context_on(1)), CUDA_SUCCESS);
+    CUdeviceptr theirs = test::allocate(8u << 20);
+    ASSERT_EQ(CU(cuCtxSetCurrent)(context_on(0)), CUDA_SUCCESS);
+    CUdeviceptr mine = test::allocate(8u << 20), other = test::allocate(8u << 20);
+    CUstream    s       = test::make_stream();
+    const auto  seconds = [&](CUdeviceptr to, size_t rows) {
+        CUDA_MEMCPY2D copy{};
+        copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        copy.srcDevice                          = mine;
+        copy.dstDevice                          = to;
+        copy.srcPitch = copy.dstPitch = 8;
+        copy.WidthInBytes             = 4;
+        copy.Height                   = rows;
+        const auto begin              = steady_clock::now();
+        EXPECT_EQ(CU(cuMemcpy2DAsync_v2)(&copy, s), CUDA_SUCCESS);
+        EXPECT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+        return std::chrono::duration<double>(steady_clock::now() - begin).count();
+    };
+    // As many rows as need half of that time.
+    constexpr double latency = 0.1;
+    size_t           rows    = 1000;
+    while (rows < 1000000 && seconds(other, rows) < latency / 2)
+        rows += rows / 2;
+    const double own = seconds(other, rows);
+    EXPECT_GE(seconds(theirs, 1), latency);
+    double least = 10;
+    for (int i = 0; i < 20 && least > latency + own / 2; i++) // a busy machine needs longer
+        least = std::min(least, seconds(theirs, rows));
+    EXPECT_GE(least, latency);
+    EXPECT_LE(least, latency + own / 2);
 }
 
 using no_peers = machine_test;

@@ -3,7 +3,6 @@
 // See timing.h.
 #include "timing.h"
 
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -26,10 +25,11 @@ bool is_on()
 
 } // namespace
 
-void take_time(const device &engine, int dst_device, int src_device, size_t size) noexcept
+std::chrono::nanoseconds time_of_copy(const device &engine, int dst_device, int src_device,
+                                      size_t size) noexcept
 {
     if (!is_on())
-        return;
+        return {};
     double rate = host_gb_s, latency = default_us;
     if (dst_device >= 0 && src_device >= 0) {
         rate          = default_gb_s;
@@ -44,8 +44,8 @@ void take_time(const device &engine, int dst_device, int src_device, size_t size
                 latency = speed.latency_us;
         }
     }
-    auto ns = static_cast<long>(latency * 1e3 + static_cast<double>(size) / rate);
-    std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
+    return std::chrono::nanoseconds(
+        static_cast<long>(latency * 1e3 + static_cast<double>(size) / rate));
 }
 
 } // namespace emu

@@ -7,10 +7,13 @@
 
 #include "driver.h"
 
+#include <chrono>
+
 namespace emu {
 
-// Sleeps as long as this copy takes; -1: host memory. Called by stream threads.
-void take_time(const device &engine, int dst_device, int src_device, size_t size) noexcept;
+// How long this copy takes, counted from its beginning; -1: host memory. 0: as long as it does.
+std::chrono::nanoseconds time_of_copy(const device &engine, int dst_device, int src_device,
+                                      size_t size) noexcept;
 
 } // namespace emu
 

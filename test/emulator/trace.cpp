@@ -61,6 +61,53 @@ std::string text_of_string(const char *text)
     return text == nullptr ? "0" : "\"" + std::string(text).substr(0, 80) + "\"";
 }
 
+namespace {
+
+std::string text_of_end(const char *name, CUmemorytype type, const void *host, CUdeviceptr device,
+                        size_t x, size_t y, size_t pitch)
+{
+    const bool  is_host = type == CU_MEMORYTYPE_HOST;
+    std::string text = std::string(name) + " type " + std::to_string(static_cast<int>(type)) + " " +
+                       text_of_address(is_host ? host : reinterpret_cast<const void *>(device));
+    return text + " x " + std::to_string(x) + " y " + std::to_string(y) + " pitch " +
+           std::to_string(pitch);
+}
+
+template<class Copy> std::string text_of_ends(const Copy &copy)
+{
+    return text_of_end("dst", copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstXInBytes,
+                       copy.dstY, copy.dstPitch) +
+           ", " +
+           text_of_end("src", copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcXInBytes,
+                       copy.srcY, copy.srcPitch) +
+           ", width " + std::to_string(copy.WidthInBytes) + " height " +
+           std::to_string(copy.Height);
+}
+
+template<class Copy> std::string text_of_planes(const Copy &copy)
+{
+    return "{" + text_of_ends(copy) + " depth " + std::to_string(copy.Depth) + ", dst z " +
+           std::to_string(copy.dstZ) + " of height " + std::to_string(copy.dstHeight) + ", src z " +
+           std::to_string(copy.srcZ) + " of height " + std::to_string(copy.srcHeight) + "}";
+}
+
+} // namespace
+
+std::string text_of_box(const CUDA_MEMCPY2D &copy)
+{
+    return "{" + text_of_ends(copy) + "}";
+}
+
+std::string text_of_box(const CUDA_MEMCPY3D &copy)
+{
+    return text_of_planes(copy);
+}
+
+std::string text_of_box(const CUDA_MEMCPY3D_PEER &copy)
+{
+    return text_of_planes(copy);
+}
+
 std::string next_name(const char **names)
 {
     const char *at = *names;

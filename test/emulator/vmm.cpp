@@ -60,10 +60,9 @@ void add_handle(const std::shared_ptr<physical> &made)
     vmm().handles[made->handle] = made;
 }
 
-bool is_reserved(uint64_t base, size_t size)
+bool is_reserved(uint64_t base, size_t size) // under the lock
 {
-    std::lock_guard lock(vmm().mutex);
-    auto            next = vmm().reservations.upper_bound(base);
+    auto next = vmm().reservations.upper_bound(base);
     if (next == vmm().reservations.begin())
         return false;
     auto &[start, length] = *std::prev(next);
@@ -273,10 +272,10 @@ EMU_API(cuMemAddressReserve,
 
 EMU_API(cuMemAddressFree, (CUdeviceptr pointer, size_t size), (pointer, size))
 {
-    EMU_REQUIRE(!drv().memory.overlaps(pointer, size), CUDA_ERROR_INVALID_VALUE);
     {
         std::lock_guard lock(vmm().mutex);
-        auto            found = vmm().reservations.find(pointer);
+        EMU_REQUIRE(!drv().memory.overlaps(pointer, size), CUDA_ERROR_INVALID_VALUE);
+        auto found = vmm().reservations.find(pointer);
         EMU_REQUIRE(found != vmm().reservations.end() && found->second == size,
                     CUDA_ERROR_INVALID_VALUE);
         vmm().reservations.erase(found);
@@ -296,8 +295,6 @@ EMU_API(cuMemMap,
     EMU_REQUIRE(size > 0 && size % va_granule == 0 && pointer % va_granule == 0,
                 CUDA_ERROR_INVALID_VALUE);
     EMU_REQUIRE(offset == 0 && size <= p->size, CUDA_ERROR_NOT_SUPPORTED);
-    EMU_REQUIRE(is_reserved(pointer, size), CUDA_ERROR_INVALID_VALUE);
-    EMU_REQUIRE(!drv().memory.overlaps(pointer, size), CUDA_ERROR_INVALID_VALUE);
     auto r          = std::make_shared<range>();
     r->base         = pointer;
     r->size         = size;
@@ -307,22 +304,26 @@ EMU_API(cuMemMap,
     r->device       = p->prop.location.id;
     r->buffer_id    = next_buffer_id();
     r->handle_types = static_cast<unsigned>(p->prop.requestedHandleTypes);
-    drv().memory.insert(r);
     std::lock_guard lock(vmm().mutex);
+    EMU_REQUIRE(is_reserved(pointer, size) && drv().memory.insert_alone(r),
+                CUDA_ERROR_INVALID_VALUE);
     vmm().mapped[pointer] = p;
     return CUDA_SUCCESS;
 }
 
 EMU_API(cuMemUnmap, (CUdeviceptr pointer, size_t size), (pointer, size))
 {
-    if (is_reserved(pointer, size) && !drv().memory.overlaps(pointer, size))
-        return CUDA_SUCCESS; // nothing was mapped there
+    {
+        std::lock_guard lock(vmm().mutex);
+        if (is_reserved(pointer, size) && !drv().memory.overlaps(pointer, size))
+            return CUDA_SUCCESS; // nothing was mapped there
+    }
     auto mappings = whole_mappings(pointer, size);
     EMU_REQUIRE(!mappings.empty(), CUDA_ERROR_INVALID_VALUE);
     wait_for_users(-1); // anybody may have access
     for (auto &r : mappings) {
-        EMU_TRY(free_range(r));
         std::lock_guard lock(vmm().mutex);
+        EMU_TRY(free_range(r));
         vmm().mapped.erase(r->base);
     }
     return CUDA_SUCCESS;

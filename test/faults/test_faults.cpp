@@ -5,6 +5,7 @@
 // fault must pass, and the fault must have had its way.
 #include "ucp/job.h"
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -32,6 +33,7 @@ struct planted {
     const char *what;  // the filter of GoogleTest, or the program's arguments
     const char *words; // in what the suite says
     const char *variables = "";
+    int         signal    = 0; // that ends it; 0: none does
 };
 
 const char *const small_check =
@@ -83,7 +85,8 @@ const planted faults[] = {
     {"module_that_stays_loaded", "cuModuleUnload=skip", suite::kernel, lone_put, "module         "},
     // Wrong contexts.
     {"context_of_another_gpu", "cuCtxPushCurrent_v2:6+=astray", suite::copy_engine,
-     "contexts.of_several_owners_are_kept_apart", "contexts.of_several_owners_are_kept_apart"},
+     "contexts.of_several_owners_are_kept_apart",
+     "uct_ep_put_zcopy(ep.get(), &iov, 1, remote, rkey.rkey(), nullptr)\n    Which is: -6"},
     {"context_that_is_not_made_current", "cuCtxPushCurrent_v2=skip", suite::check, small_check,
      "CUDA_ERROR_INVALID_CONTEXT"},
     // Errors, and an end.
@@ -91,7 +94,7 @@ const planted faults[] = {
      "FAILED: ", by_engines},
     {"copy_that_ends_the_context", "copy:20=700", suite::check, small_check,
      "CUDA_ERROR_ILLEGAL_ADDRESS", by_engines},
-    {"process_that_dies", "copy:5=kill", suite::check, small_check, "", by_engines},
+    {"process_that_dies", "copy:5=kill", suite::check, small_check, "", by_engines, SIGKILL},
 };
 
 struct outcome {
@@ -171,6 +174,10 @@ TEST_P(fault, is_caught)
     ASSERT_NE(ill.faults_log, "") << "the fault was never reached:\n" << ill.output;
     ASSERT_NE(ill.status, -1) << "nobody noticed that it hangs:\n" << ill.output;
     EXPECT_NE(ill.status, 0) << "nobody noticed:\n" << ill.output << ill.faults_log;
+    // As the shell says it, or as it is.
+    EXPECT_EQ(ill.status == 128 + one.signal || ill.status == 1000 + one.signal, one.signal != 0)
+        << "it ended with " << ill.status << ":\n"
+        << ill.output;
     EXPECT_NE(ill.output.find(one.words), std::string::npos) << "it does not say what is wrong:\n"
                                                              << ill.output;
 }
