@@ -88,6 +88,24 @@ TEST_F(launch, peer_memory_needs_access)
     EXPECT_EQ(CU(cuStreamSynchronize)(s), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+TEST_F(launch, access_to_one_context_is_none_to_another_of_its_device)
+{
+    CUcontext second = nullptr;
+    ASSERT_EQ(CU(cuCtxCreate_v2)(&second, 0, 1), CUDA_SUCCESS);
+    CUdeviceptr theirs = allocate(4096);
+    ASSERT_EQ(CU(cuCtxPopCurrent_v2)(nullptr), CUDA_SUCCESS);
+    CUdeviceptr mine = allocate(4096);
+    CUstream    s    = make_stream();
+    ASSERT_EQ(CU(cuCtxEnablePeerAccess)(second, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxEnablePeerAccess)(other, 0), CUDA_SUCCESS);
+    ASSERT_EQ(add(theirs, mine, 100, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamSynchronize)(s), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxDisablePeerAccess)(second), CUDA_SUCCESS);
+    ASSERT_EQ(add(theirs, mine, 100, s), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamSynchronize)(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(CU(cuCtxDestroy_v2)(second), CUDA_SUCCESS);
+}
+
 TEST_F(launch, pageable_memory_is_out_of_reach)
 {
     std::vector<uint32_t> words(100);
