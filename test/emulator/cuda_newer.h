@@ -9,6 +9,7 @@
 #include "driver/cuda_newer.h"
 
 #if CUDA_VERSION < 12010
+constexpr unsigned CU_CTX_SYNC_MEMOPS = 0x80;
 struct CUmulticastObjectProp {
     unsigned           numDevices;
     size_t             size;
