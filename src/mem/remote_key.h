@@ -130,11 +130,10 @@ public:
                (((atomics_.load(std::memory_order_relaxed) >> place_id) & 1) != 0);
     }
 
+    // Of a number that is a place's, see places::while_numbered().
     void allow_atomics(unsigned place_id) noexcept
     {
-        if (place_id != no_place) {
-            atomics_.fetch_or(1ull << place_id, std::memory_order_relaxed);
-        }
+        atomics_.fetch_or(1ull << place_id, std::memory_order_relaxed);
     }
 
     // A small number for the GPU on the other side, for choosing a lane.

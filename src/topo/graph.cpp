@@ -818,13 +818,11 @@ std::string graph::fabric_refusal(size_t from, uint64_t cluster, uint32_t clique
     return std::string();
 }
 
-// Some two GPUs of the machine reach each other.
 bool graph::has_peers() const noexcept
 {
     for (size_t from = 0; from < size(); ++from) {
         for (size_t to = 0; to < size(); ++to) {
-            if ((from != to) && visible(facts_.gpus[from]) && visible(facts_.gpus[to]) &&
-                path(from, to).reachable()) {
+            if ((from != to) && path(from, to).reachable()) {
                 return true;
             }
         }

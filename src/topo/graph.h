@@ -126,6 +126,9 @@ public:
     // from this process. May throw std::bad_alloc only.
     pair_path judge(size_t from, bool same_host, const gpu_identity &peer) const;
 
+    // Some two GPUs of the machine reach each other.
+    bool has_peers() const noexcept;
+
     // May any GPU of this process get at memory of that one? Says no only where no pair can: which
     // pairs do is known when a key names a GPU. May throw std::bad_alloc only.
     reach_answer  judge_process(bool same_host, const process_reach &peer) const;
@@ -140,7 +143,6 @@ public:
 
 private:
     bool        knows_all_gpus() const noexcept;
-    bool        has_peers() const noexcept;
     pair_path   fastest_from(size_t from) const;
     std::string fabric_refusal(size_t from, uint64_t cluster, uint32_t clique) const;
     std::string local_refusal(size_t from, uint64_t peer_gpu) const;

@@ -289,19 +289,6 @@ struct gpu_pair {
     bool      served; // by nvlink
 };
 
-// Some two GPUs of the machine reach each other.
-bool has_peers(const graph &machine)
-{
-    for (size_t a = 0; a < machine.size(); ++a) {
-        for (size_t b = 0; b < machine.size(); ++b) {
-            if ((a != b) && machine.path(a, b).reachable()) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 // One pair of each kind that the machine has, and two processes on one GPU.
 std::vector<gpu_pair> pairs_of(const graph &machine)
 {
@@ -316,7 +303,7 @@ std::vector<gpu_pair> pairs_of(const graph &machine)
             }
             const bool mig = gpus[a].mig != mig_mode::disabled || gpus[b].mig != mig_mode::disabled;
             // Processes that see several GPUs of which none has a peer are left to UCX.
-            const bool        is_own  = (a == b) && (machine.size() > 1) && !has_peers(machine);
+            const bool        is_own  = (a == b) && (machine.size() > 1) && !machine.has_peers();
             const bool        served  = path.reachable() && back.reachable() && !mig && !is_own;
             const bool        one_way = path.reachable() != back.reachable();
             const std::string kind    = fmt::format("{} {} {}{}", to_text(path.kind), path.links,
@@ -479,7 +466,7 @@ void expect_as_without(const outcome &with, run_request request, const setting &
     request.plugin  = false;
     outcome without = run(request);
     if ((choices_text(with) != choices_text(without)) &&
-        has_peers(graph(machine_named(request.machine)))) {
+        graph(machine_named(request.machine)).has_peers()) {
         request.tls = one.stock;
         without     = run(request);
     }
@@ -538,7 +525,7 @@ TEST_P(machine, gets_the_choices_that_are_written_down)
             } else {
                 expect_as_without(got, request, one, where);
             }
-            if (one.nvlink && !has_peers(known)) {
+            if (one.nvlink && !known.has_peers()) {
                 EXPECT_FALSE(has(got.log[0] + got.log[1], " WARN ")) << where << got.log[0];
             }
             if (!update_g) {
